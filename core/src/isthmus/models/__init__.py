@@ -1,0 +1,1 @@
+"""Checkpoints in, graph sets out."""
