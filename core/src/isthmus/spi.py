@@ -123,6 +123,13 @@ class Backend(abc.ABC):
         """
         raise UnsupportedError(f"backend {self.info.name} has no compiler on this machine")
 
+    def inspect(self, file: Path) -> Mapping[str, Any] | None:
+        """Describe a file of this backend's own format as JSON-ready data; ``None`` if it is not one.
+
+        Needs no device and no vendor hardware. The file may be hostile: ``InputError`` for a damaged one.
+        """
+        return None
+
     def doctor(self) -> Mapping[str, str]:
         """Facts for ``isthmus doctor``: versions and paths found, what was searched. Never raises for a lack."""
         return {}
