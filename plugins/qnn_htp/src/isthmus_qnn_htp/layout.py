@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 import cattrs
-
 from isthmus.artifact import Artifact
 from isthmus.errors import IncompatibleError, InputError
 
