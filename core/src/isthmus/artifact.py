@@ -212,6 +212,12 @@ def _strict_int(value: Any, _: type) -> int:
     return value
 
 
+def _strict_bool(value: Any, _: type) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{value!r} is not true or false")
+    return value
+
+
 def _structure_tensor(value: Any, _: type) -> TensorSpec:
     spec: TensorSpec = _PLAIN.structure(value, TensorSpec)
     if any(d < 0 for d in spec.shape):
@@ -222,6 +228,7 @@ def _structure_tensor(value: Any, _: type) -> TensorSpec:
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     converter.register_structure_hook(int, _strict_int)
+    converter.register_structure_hook(bool, _strict_bool)  # else bool, a subclass of int, takes the hook of int
     return converter
 
 
