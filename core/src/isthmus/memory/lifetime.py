@@ -19,8 +19,34 @@ from .arena import Interval
 
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 IN_PLACE = frozenset(
-    "Abs Add Cast Clip Div Elu Erf Exp Gelu HardSigmoid HardSwish LeakyRelu Log Mul Neg Pow Reciprocal Relu Round "
-    "Sigmoid Softmax Softplus Sqrt Sub Swish Tanh".split()
+    [
+        "Abs",
+        "Add",
+        "Cast",
+        "Clip",
+        "Div",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Log",
+        "Mul",
+        "Neg",
+        "Pow",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "Sigmoid",
+        "Softmax",
+        "Softplus",
+        "Sqrt",
+        "Sub",
+        "Swish",
+        "Tanh",
+    ]
 )
 
 
