@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import attrs
 import numpy as np
@@ -45,7 +45,7 @@ class WeightsFile:
     def __init__(self, directory: Path) -> None:
         self._file: IO[bytes] = (directory / FILE).open("wb")
 
-    def __enter__(self) -> WeightsFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,7 +57,7 @@ class WeightsFile:
         self._file.write(b"\0" * (-self._file.tell() % align))
         offset = self._file.tell()
         for slab in slabs(weight):
-            self._file.write(slab.view(np.uint8))  # bfloat16 has no buffer of its own
+            self._file.write(raw_bytes(slab))
         return ir.ExternalTensor(
             FILE,
             offset,
@@ -81,6 +81,11 @@ def slabs(weight: Weight) -> Iterator[NDArray[Any]]:
     rows = max(1, _SLAB * len(array) // max(1, weight.nbytes))
     for start in range(0, len(array), rows):
         yield _cast(array[start : start + rows], weight)
+
+
+def raw_bytes(array: NDArray[Any]) -> memoryview:
+    """The bytes of a contiguous array, without a copy; bfloat16 has no buffer of its own."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _cast(array: NDArray[Any], weight: Weight) -> NDArray[Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -14,20 +15,21 @@ import onnx_ir as ir
 from .._files import new_directory, sha256_file
 from ..errors import InputError
 from ..graph.builder import GraphBuilder
-from ..graph.weights import INLINE, Weight, WeightsFile, inline, slabs
+from ..graph.weights import INLINE, Weight, WeightsFile, inline, raw_bytes, slabs
 from ..graphset import GraphSet
 from ..types import CANONICAL, Dialect
-from .checkpoint import Checkpoint, open_checkpoint
+from .checkpoint import Checkpoint
 from .description import EmbeddingSpec, LlmEntry, ModelDescription, TextSpec
 from .llm_graph import build_llm
 from .plan import plan_entries
+from .reader import open_checkpoint
 from .vision_graph import build_vision
 
 Progress = Callable[[str, int, int], None]
 """Called with the tensor just written, the bytes written so far and the bytes in all."""
 
 EMBEDDING = "embedding.bin"
-_DTYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16)}
+_DTYPES: Mapping[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 
 
 def export(
@@ -58,22 +60,21 @@ def export(
     graphs = _build(source, entries, dialect, _DTYPES[dtype], tiles_per_call)
     with new_directory(Path(out)) as work:
         _write_graphs(work, graphs, _embedding(source), progress)
-        for name in source.tokenizer.files:
-            shutil.copyfile(source.path / name, work / name)
+        _write_assets(work, source.assets)
         written = GraphSet(
             path=work,
             graphs={name: f"{name}.onnx" for name in graphs},
-            assets=(EMBEDDING, *source.tokenizer.files),
+            assets=(EMBEDDING, *source.assets),
             model=_describe(source, entries, dialect).to_json(),
             dialect=dialect.name,
-            source_sha256=_digest(source.path),
+            source_sha256=_digest(Path(checkpoint)),
         )
         written.save()
     return attrs.evolve(written, path=Path(out))
 
 
 def _build(
-    source: Checkpoint, entries: Sequence[LlmEntry], dialect: Dialect, dtype: np.dtype, tiles: int
+    source: Checkpoint, entries: Sequence[LlmEntry], dialect: Dialect, dtype: np.dtype[Any], tiles: int
 ) -> dict[str, GraphBuilder]:
     graphs = {}
     if source.vision is not None:
@@ -111,13 +112,21 @@ def _write_graphs(work: Path, graphs: dict[str, GraphBuilder], embedding: Weight
             report(weight)
     with (work / EMBEDDING).open("wb") as raw:
         for slab in slabs(embedding):
-            raw.write(slab.view(np.uint8))
+            raw.write(raw_bytes(slab))
     report(embedding)
     for name, graph in graphs.items():
         model = graph.model()
         for initializer in model.graph.initializers.values():
             initializer.const_value = tensors.get(initializer.name or "", initializer.const_value)
         ir.save(model, work / f"{name}.onnx")
+
+
+def _write_assets(work: Path, assets: Mapping[str, Path | bytes]) -> None:
+    for name, content in assets.items():
+        if isinstance(content, bytes):
+            (work / name).write_bytes(content)
+        else:
+            shutil.copyfile(content, work / name)
 
 
 def _embedding(source: Checkpoint) -> Weight:
@@ -129,7 +138,7 @@ def _embedding(source: Checkpoint) -> Weight:
 def _describe(source: Checkpoint, entries: Sequence[LlmEntry], dialect: Dialect) -> ModelDescription:
     text = source.text
     return ModelDescription(
-        name=source.path.resolve().name,
+        name=source.name,
         family=text.family,
         text=TextSpec(
             hidden=text.hidden,
@@ -153,6 +162,8 @@ def _describe(source: Checkpoint, entries: Sequence[LlmEntry], dialect: Dialect)
 
 def _digest(path: Path) -> str:
     """Over names and contents of the checkpoint's files."""
+    if path.is_file():
+        return sha256_file(path)
     total = hashlib.sha256()
     for file in sorted(f for f in path.iterdir() if f.is_file()):
         total.update(f"{file.name}\0{sha256_file(file)}\n".encode())

@@ -18,14 +18,19 @@ class Vocabulary:
     """Token strings to ids, and what a pipeline needs to build the tokenizer."""
 
     spec: TokenizerSpec
-    where: str
-    ids: Mapping[str, int]
+    directory: Path
+    ids: Mapping[str, int] = attrs.field(repr=False)
+
+    @property
+    def assets(self) -> dict[str, Path]:
+        """The tokenizer's files by name."""
+        return {name: self.directory / name for name in self.spec.files}
 
     def id(self, token: str) -> int:
         """The id of a special token; ``InputError`` names it if it is not one."""
         if token not in self.ids:
             raise InputError(
-                f"the tokenizer in {self.where} has no token {token!r}",
+                f"the tokenizer in {self.directory} has no token {token!r}",
                 why="the prompt template needs it: tokenizer and configuration do not belong together",
             )
         return self.ids[token]
@@ -40,11 +45,11 @@ def open_vocabulary(directory: Path) -> Vocabulary:
         files = ("vocab.json", "merges.txt")
         _need(directory, files[1])
         vocab = Config.load(directory / "vocab.json").data
-        return Vocabulary(TokenizerSpec("bpe", files, added), str(directory), {**vocab, **added})
+        return Vocabulary(TokenizerSpec("bpe", files, added), directory, {**vocab, **added})
     if (directory / "tokenizer.model").is_file():
         bos = Config.load_optional(directory / "tokenizer_config.json").flag("add_bos_token", True)
         spec = TokenizerSpec("sentencepiece", ("tokenizer.model",), added, add_bos=bos)
-        return Vocabulary(spec, str(directory), added)
+        return Vocabulary(spec, directory, added)
     raise InputError(
         f"no tokenizer in {directory}",
         why="there is neither tokenizer.json, nor vocab.json, nor tokenizer.model",
@@ -60,7 +65,7 @@ def _tokenizer_json(directory: Path) -> Vocabulary:
     if not isinstance(vocab, dict):
         raise InputError(f"{file.where}: model has no vocab")
     added = {token["content"]: token["id"] for token in file.get("added_tokens") or ()}
-    return Vocabulary(TokenizerSpec("tokenizer_json", ("tokenizer.json",)), str(directory), {**vocab, **added})
+    return Vocabulary(TokenizerSpec("tokenizer_json", ("tokenizer.json",)), directory, {**vocab, **added})
 
 
 def _added_tokens(directory: Path) -> dict[str, int]:
