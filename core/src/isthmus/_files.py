@@ -26,22 +26,26 @@ def new_directory(path: Path) -> Iterator[Path]:
     ``InputError`` if ``path`` exists: nothing is ever overwritten.
     """
     path = path.absolute()
-    if path.exists():
+    if os.path.lexists(path):
         raise InputError(f"{path} already exists", fix="choose another output directory, or remove this one")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        private = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise InputError(f"{path} cannot be made: {error}", fix="choose another output directory") from error
+    try:
+        work = private / path.name  # below the private one, so that its mode follows the umask
+        work.mkdir()
         yield work
-        work.chmod(0o755)  # mkdtemp makes it private
-        for file in [*work.rglob("*"), work]:
-            _sync(file)
         try:
+            for file in [*work.rglob("*"), work]:
+                _sync(file)
             work.rename(path)
+            _sync(path.parent)
         except OSError as error:
-            raise InputError(f"{path} appeared while it was being written: {error}") from error
-        _sync(path.parent)
+            raise InputError(f"{path} cannot be finished: {error}", fix="choose another output directory") from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -53,8 +57,13 @@ def _sync(path: Path) -> None:
 
 
 def inside(root: Path, name: str) -> Path:
-    """``root / name``, or ``InputError`` if that leaves ``root`` or passes through a link."""
+    """``root / name``, or ``InputError`` if that is absolute or leaves ``root``, by ``..`` or by a link."""
     path = root / name
-    if not name or Path(name).is_absolute() or not path.resolve().is_relative_to(root.resolve()):
+    try:
+        stays = bool(name) and not Path(name).is_absolute() and path.resolve().is_relative_to(root.resolve())
+        path.is_file()  # raises for a name no file system takes
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name!r:.200} is not a file name: {error}") from error
+    if not stays:
         raise InputError(f"{name!r} leaves the directory {root}", why="the file that names it was damaged or forged")
     return path

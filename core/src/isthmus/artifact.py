@@ -7,7 +7,6 @@ no checksum: a flipped byte in a QNN context binary loads and computes something
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -15,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import cattrs
 
 from ._files import inside, sha256_file
-from .errors import IncompatibleError, InputError, IntegrityError
+from ._json import DAMAGE, explain, read_json, strict_converter, write_json
+from .errors import CompileError, IncompatibleError, InputError, IntegrityError
 from .graphset import GraphSet
 from .spi import CompileReport
-from .types import DType, EntrySpec, MemoryRequirements, Reality, TensorSpec, Tolerance
+from .types import EntrySpec, MemoryRequirements, Reality, Tolerance
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -111,10 +110,14 @@ def finish_artifact(
     plugin: str,
     target: str,
     options: Mapping[str, Any],
-) -> None:
-    """Copy the source's assets below ``out`` and write the manifest over all that is there."""
+) -> Artifact:
+    """Copy the source's assets below ``out``, write the manifest over all that is there, and read it back."""
+    if (out / MANIFEST).exists():
+        raise CompileError(f"backend {backend} wrote a file named {MANIFEST}, which is the core's")
     for name in source.assets:
         copy = out / ASSETS / name
+        if copy.exists():
+            raise CompileError(f"backend {backend} wrote {ASSETS}/{name}, which is the place of the model's own {name}")
         copy.parent.mkdir(parents=True, exist_ok=True)
         _link_or_copy(inside(source.path, name), copy)
     files = {
@@ -141,8 +144,8 @@ def finish_artifact(
         model=source.model,
         files=files,
     )
-    fields = {"format": FORMAT, **_CONVERTER.unstructure(manifest)}
-    (out / MANIFEST).write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", "utf-8")
+    write_json(out / MANIFEST, {"format": FORMAT, **manifest_as_json(manifest)})
+    return Artifact(out, _read_manifest(out))
 
 
 def manifest_as_json(manifest: Manifest) -> dict[str, Any]:
@@ -153,34 +156,29 @@ def manifest_as_json(manifest: Manifest) -> dict[str, Any]:
 
 def _read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
+    again = "compile it again with: isthmus compile"
     try:
-        data = json.loads(file.read_text("utf-8"))
+        data = read_json(file)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{path} is not an artifact: no {MANIFEST} in it",
             fix="make one with: isthmus compile GRAPHS --backend NAME -o DIR",
         ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{file} cannot be read: {error}", fix="compile it again with: isthmus compile") from error
+        raise InputError(f"{file} cannot be read: {error}", fix=again) from error
     version = data.pop("format", None) if isinstance(data, dict) else None
-    if type(version) is not int:
-        raise InputError(
-            f"{file} is not a manifest: it has no format number", fix="compile it again with: isthmus compile"
-        )
+    if type(version) is not int or version < 1:
+        raise InputError(f"{file} is not a manifest: it has no format number", fix=again)
     if version > FORMAT:
         raise IncompatibleError(
             f"{file} is of format {version}; this version reads up to {FORMAT}",
-            why=f"it was written by isthmus {data.get('isthmus', '(unknown)')}",
+            why=f"it was written by isthmus {data.get('isthmus', '(unknown)')!s:.40}",
             fix="pip install --upgrade isthmus, or compile the artifact again with this version",
         )
     try:
-        manifest = _CONVERTER.structure(data, Manifest)
-    except (cattrs.BaseValidationError, TypeError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{file} is damaged: {'; '.join(cattrs.transform_error(error))[:400]}",
-            fix="compile it again with: isthmus compile",
-        ) from error
-    return manifest
+        return _CONVERTER.structure(data, Manifest)
+    except DAMAGE as error:
+        raise InputError(f"{file} is damaged: {explain(error)}", fix=again) from error
 
 
 def _verify(file: Path, name: str, record: FileRecord) -> None:
@@ -192,7 +190,11 @@ def _verify(file: Path, name: str, record: FileRecord) -> None:
         raise IntegrityError(
             f"{file} has {size} bytes, the manifest says {record.size}", why="an incomplete copy", fix=again
         )
-    if (found := sha256_file(file)) != record.sha256:
+    try:
+        found = sha256_file(file)
+    except OSError as error:
+        raise IntegrityError(f"{file} cannot be read: {error}", fix=again) from error
+    if found != record.sha256:
         raise IntegrityError(
             f"{file} has changed: SHA-256 {found[:16]}..., the manifest says {record.sha256[:16]}...", fix=again
         )
@@ -206,33 +208,4 @@ def _link_or_copy(source: Path, copy: Path) -> None:
         shutil.copyfile(source, copy)
 
 
-def _strict_int(value: Any, _: type) -> int:
-    if type(value) is not int:
-        raise ValueError(f"{value!r} is not an integer")
-    return value
-
-
-def _strict_bool(value: Any, _: type) -> bool:
-    if type(value) is not bool:
-        raise ValueError(f"{value!r} is not true or false")
-    return value
-
-
-def _structure_tensor(value: Any, _: type) -> TensorSpec:
-    spec: TensorSpec = _PLAIN.structure(value, TensorSpec)
-    if any(d < 0 for d in spec.shape):
-        raise ValueError(f"negative dimension in {spec}")
-    return spec
-
-
-def _make_converter() -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    converter.register_structure_hook(int, _strict_int)
-    converter.register_structure_hook(bool, _strict_bool)  # else bool, a subclass of int, takes the hook of int
-    return converter
-
-
-_PLAIN = _make_converter()
-_CONVERTER = _make_converter()
-_CONVERTER.register_structure_hook(TensorSpec, _structure_tensor)
-_CONVERTER.register_structure_hook(DType, lambda value, _: DType(value))
+_CONVERTER = strict_converter()

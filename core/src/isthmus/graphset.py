@@ -8,16 +8,16 @@ entry ``main``.
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
-import cattrs
 
 from ._files import inside, sha256_file
-from .errors import IncompatibleError, InputError
+from ._json import DAMAGE, explain, read_json, strict_converter, write_json
+from .errors import IncompatibleError, InputError, UnavailableError
 
 FILE = "graphset.json"
 FORMAT = 1
@@ -38,6 +38,15 @@ class GraphSet:
     source_sha256: str = ""
     """Identifies the checkpoint or file the graphs were built from."""
 
+    def __attrs_post_init__(self) -> None:
+        if not self.graphs:
+            raise InputError(f"{self.path} holds no graph")
+        # Compilers name files after entries.
+        if bad := [name for name in self.graphs if not re.fullmatch(r"\w[\w.-]*", name, re.ASCII)]:
+            raise InputError(f"entry name {bad[0]!r:.80}", fix="use letters, digits, '_', '-' and '.'")
+        if len(set(self.assets)) != len(self.assets):
+            raise InputError(f"{self.path} names an asset twice: {', '.join(sorted(self.assets))}")
+
     @classmethod
     def open(cls, path: Path | str) -> GraphSet:
         """Read a graph set directory or an ``.onnx`` file. ``InputError`` says what is wrong with it."""
@@ -49,25 +58,28 @@ class GraphSet:
                 )
             return cls(path.parent, {"main": path.name}, source_sha256=sha256_file(path))
         try:
-            data = json.loads((path / FILE).read_text("utf-8"))
+            data = read_json(path / FILE)
         except FileNotFoundError as error:
             raise InputError(
                 f"{path} is not a graph set: no {FILE} in it", fix="build one with: isthmus export CHECKPOINT -o DIR"
             ) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path / FILE} cannot be read: {error}") from error
         return cls._structure(path, data)
 
     @classmethod
     def _structure(cls, path: Path, data: Any) -> GraphSet:
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        format = data.pop("format", None) if isinstance(data, dict) else None
+        if type(format) is not int or format != FORMAT:
             raise IncompatibleError(
                 f"{path / FILE} is not of format {FORMAT}", fix="build it again with this version: isthmus export"
             )
         try:
-            found = _CONVERTER.structure({"path": str(path), **data}, cls)
-        except (cattrs.BaseValidationError, TypeError, ValueError) as error:
-            raise InputError(f"{path / FILE} is damaged: {'; '.join(cattrs.transform_error(error))}") from error
+            if "path" in data:
+                raise ValueError("extra fields found (path)")
+            found = _CONVERTER.structure({**data, "path": path}, cls)
+        except DAMAGE as error:
+            raise InputError(f"{path / FILE} is damaged: {explain(error)}") from error
         for name in [*found.graphs.values(), *found.assets]:
             if not inside(path, name).is_file():
                 raise InputError(f"{path / FILE} names {name}, which is not there")
@@ -75,23 +87,40 @@ class GraphSet:
 
     def save(self) -> None:
         """Write ``graphset.json`` into ``path``; the graphs and assets are there already."""
-        fields = {"format": FORMAT, **_CONVERTER.unstructure(attrs.evolve(self))}
+        fields = {"format": FORMAT, **_CONVERTER.unstructure(self)}
         del fields["path"]
-        (self.path / FILE).write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", "utf-8")
+        write_json(self.path / FILE, fields)
 
     def digest(self) -> str:
         """Hex SHA-256 over all files of the set, for caches and manifests."""
         total = hashlib.sha256()
-        files = (
-            sorted(f for f in self.path.rglob("*") if f.is_file())
-            if (self.path / FILE).exists()
-            else [self.path / name for name in self.graphs.values()]
-        )
-        for file in files:
+        if (self.path / FILE).exists():
+            files = [f for f in self.path.rglob("*") if f.is_file()]
+        else:
+            files = [f for name in self.graphs.values() for f in _with_external_data(self.path, name)]
+        for file in sorted(set(files)):
             total.update(f"{file.relative_to(self.path).as_posix()}\0{sha256_file(file)}\n".encode())
         return total.hexdigest()
 
 
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
-_CONVERTER.register_structure_hook(Path, lambda value, _: Path(value))
+def _with_external_data(root: Path, name: str) -> list[Path]:
+    """A graph's file and those its initializers live in: a change of weights is a change of the graph."""
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+    except ImportError as error:
+        raise UnavailableError("reading ONNX files needs the onnx package", fix="pip install isthmus[graph]") from error
+    try:
+        model = onnx.load(root / name, load_external_data=False)
+    except (DecodeError, OSError) as error:
+        raise InputError(f"{root / name} is not an ONNX model: {error}") from error
+    places = [e.value for t in model.graph.initializer for e in t.external_data if e.key == "location"]
+    files = [inside(root, place) for place in dict.fromkeys(places)]
+    if missing := [f for f in files if not f.is_file()]:
+        raise InputError(f"{root / name} keeps weights in {missing[0].name}, which is not there")
+    return [root / name, *files]
+
+
+_CONVERTER = strict_converter()
+_CONVERTER.register_structure_hook(Path, lambda value, _: value)
 _CONVERTER.register_unstructure_hook(Path, str)

@@ -13,6 +13,10 @@ from typing import Any, ClassVar
 
 import attrs
 import numpy as np
+from attrs.validators import deep_mapping, instance_of
+from attrs.validators import ge as _ge
+
+_each_ge_0 = deep_mapping(instance_of(str), _ge(0))
 
 
 class DType(enum.Enum):
@@ -139,6 +143,10 @@ class TensorSpec:
     shape: tuple[int, ...]
     quantization: Quantization | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if any(d < 0 for d in self.shape):
+            raise ValueError(f"negative dimension in {self}")
+
     @property
     def elements(self) -> int:
         """Number of elements; 1 for a scalar."""
@@ -155,10 +163,16 @@ class TensorSpec:
 
 @attrs.frozen
 class EntrySpec:
-    """Inputs and outputs of one entry, in call order."""
+    """Inputs and outputs of one entry, in call order. Names are unique on either side."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    def __attrs_post_init__(self) -> None:
+        for side in (self.inputs, self.outputs):
+            names = [spec.name for spec in side]
+            if len(set(names)) != len(names):
+                raise ValueError(f"two tensors of one name among {', '.join(names)}")
 
 
 @attrs.frozen
@@ -184,19 +198,19 @@ class MemoryInfo:
 class MemoryRequirements:
     """What an artifact needs, known before it is loaded."""
 
-    weights: int
+    weights: int = attrs.field(validator=_ge(0))
     """One block for all entries: the size of a caller-owned weights buffer."""
-    workspace: Mapping[str, int]
+    workspace: Mapping[str, int] = attrs.field(validator=_each_ge_0)
     """Scratch per entry. Entries of one program never run at once, so one block of the largest serves all."""
-    io: Mapping[str, int]
+    io: Mapping[str, int] = attrs.field(validator=_each_ge_0)
     """Inputs plus outputs per entry."""
     exact: bool
     """False: ``workspace`` is a lower bound."""
-    own_load: int
+    own_load: int = attrs.field(validator=_ge(0))
     """Bytes the runtime allocates itself on ``load`` without caller memory, workspace included."""
-    caller_load: int
+    caller_load: int = attrs.field(validator=_ge(0))
     """Bytes the runtime still allocates itself on ``load`` with all the caller memory it accepts."""
-    alignment: int = 64
+    alignment: int = attrs.field(default=64, validator=_ge(1))
     """Alignment of a caller-owned weights or workspace buffer."""
     notes: tuple[str, ...] = ()
     """What the figures leave out, and why two of them differ."""
