@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import enum
+import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import attrs
@@ -36,6 +37,8 @@ def parse_options(cls: type[T], given: Mapping[str, object], what: str) -> T:
                 why=f"did you mean {near[0]!r}?" if near else None,
                 fix=f"use one of: {known}",
             )
+        if name in values:
+            raise InputError(f"{what} {key!r} is given twice")
         values[name] = _convert(value, hints[name], f"{what} {key!r}")
     try:
         return cls(**values)
@@ -82,20 +85,33 @@ def _convert(value: object, hint: Any, what: str) -> object:
             return None
         raise InputError(f"{what} needs a value")
     (kind,) = (m for m in members if m is not type(None))
-    if isinstance(value, kind):
-        return value
     try:
-        if kind is bool:
-            return _BOOL[str(value).lower()]
-        if issubclass(kind, enum.Enum):
-            return kind(value)
-        if kind in (int, float) and isinstance(value, str | int):
-            return kind(value)
-        if kind is str and isinstance(value, str):
-            return value
-    except (KeyError, ValueError):
-        pass
-    raise InputError(f"{what} is {value!r}", fix=f"give a {_type_name(hint)}")
+        return _CONVERSIONS.get(kind, kind)(value)
+    except (KeyError, ValueError, OverflowError, TypeError):
+        raise InputError(f"{what} is {value!r:.200}", fix=f"give a {_type_name(hint)}") from None
+
+
+def _bool(value: object) -> bool:
+    return _BOOL[str(value).lower()]
+
+
+def _int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise TypeError(type(value))
+    return int(value)
+
+
+def _float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not math.isfinite(float(value)):
+        raise TypeError(type(value))
+    return float(value)
+
+
+def _str(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(type(value))
+    return value
 
 
 _BOOL = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+_CONVERSIONS: dict[Any, Callable[[object], object]] = {bool: _bool, int: _int, float: _float, str: _str}
