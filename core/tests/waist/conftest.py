@@ -179,6 +179,21 @@ def device(fake):
 
 
 @pytest.fixture
+def allocate(device):
+    """``Device.allocate`` of buffers that live until the test is over."""
+    kept = []
+
+    def allocate(*args, on=device, **kwargs):
+        kept.append(on.allocate(*args, **kwargs))
+        return kept[-1]
+
+    yield allocate
+    for buffer in reversed(kept):
+        if not buffer.device.closed:
+            buffer.close()
+
+
+@pytest.fixture
 def driver(fake):
     return fake[1]
 
@@ -228,7 +243,7 @@ def program(device, artifact):
 
 
 @pytest.fixture
-def buffers(device):
+def buffers(allocate):
     """Two inputs and two outputs of the entry ``add``."""
-    four = {name: device.allocate(16) for name in ("a", "b", "sum", "copy")}
+    four = {name: allocate(16) for name in ("a", "b", "sum", "copy")}
     return {n: four[n] for n in ("a", "b")}, {n: four[n] for n in ("sum", "copy")}

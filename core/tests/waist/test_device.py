@@ -195,15 +195,15 @@ def test_lent_memory_arrives_as_regions_of_the_exact_size(device, driver, artifa
             memory.close()
 
 
-def test_lent_memory_is_checked(device, driver, artifact, open_fake):
+def test_lent_memory_is_checked(device, driver, artifact, open_fake, allocate):
     other, _ = open_fake()
-    foreign, memory = other.allocate(1024), device.allocate(1024)
+    foreign, memory = allocate(1024, on=other), allocate(1024)
     for kwargs, match in (
         ({"weights": memory[:127]}, "has 127 bytes, the artifact needs 128"),
         ({"weights": memory[8:]}, "starts at byte 8"),
         ({"weights": foreign}, "belongs to"),
         ({"weights": memory[:128], "workspace": memory[64:]}, "overlap"),
-        ({"weights": device.allocate(128, alignment=16)}, "aligned to 16"),
+        ({"weights": allocate(128, alignment=16)}, "aligned to 16"),
     ):
         with pytest.raises(InputError, match=match):
             device.load(artifact, **kwargs)
@@ -213,8 +213,8 @@ def test_lent_memory_is_checked(device, driver, artifact, open_fake):
     assert "load" not in driver.names()
 
 
-def test_weights_of_a_loaded_program_cannot_be_overwritten_by_another(device, artifact):
-    memory = device.allocate(1024)
+def test_weights_of_a_loaded_program_cannot_be_overwritten_by_another(device, artifact, allocate):
+    memory = allocate(1024)
     first = device.load(artifact, weights=memory[:128], workspace=memory[128:])
     with pytest.raises(InUseError, match="weights of a loaded program"):
         device.load(artifact, weights=memory[64:])
@@ -231,10 +231,10 @@ def test_weights_of_a_loaded_program_cannot_be_overwritten_by_another(device, ar
 
 def test_a_device_without_the_ability_refuses_lent_memory(open_fake, artifact):
     device, _ = open_fake(without={Capability.CALLER_WEIGHTS, Capability.CALLER_WORKSPACE})
-    memory = device.allocate(1024)
-    for kwargs in ({"weights": memory}, {"workspace": memory}):
-        with pytest.raises(UnsupportedError):
-            device.load(artifact, **kwargs)
+    with device.allocate(1024) as memory:
+        for kwargs in ({"weights": memory}, {"workspace": memory}):
+            with pytest.raises(UnsupportedError):
+                device.load(artifact, **kwargs)
 
 
 def test_needing_no_weights_takes_an_empty_buffer(device, driver, artifact):
