@@ -17,7 +17,7 @@ i32, f32, size_t = C.c_int32, C.c_float, C.c_size_t
 ptr, chars = C.c_void_p, C.c_char_p
 
 Qnn_ErrorHandle_t = u64  # the code is in the low 16 bits
-Handle = ptr
+Handle = C.c_void_p
 QNN_DEFINITION_UNDEFINED = 0x7FFFFFFF
 QNN_BACKEND_ID_HTP = 6
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import weakref
+from contextlib import ExitStack
+from typing import Any
 
 from isthmus.errors import IncompatibleError
 
@@ -25,14 +27,19 @@ class Session:
         self.core = core
         self.system = system
         self.options = options
-        self._log, self.backend = _abi.Handle(), _abi.Handle()
         self._devices: dict[int | None, _abi.Handle] = {}
-        self._vote: PowerVote | None = None
+        self._voted = options.power is Power.DEFAULT
         self._kept: list[object] = []
-        level = _LOG_LEVELS[options.log_level]
-        core.check("open a log", "logCreate", _lib.log_callback(), level, _lib.ref(self._log))
-        core.check("open its backend", "backendCreate", self._log, None, _lib.ref(self.backend))
-        self.sdk = self._build_id()
+        with ExitStack() as closing:
+            level = _LOG_LEVELS[options.log_level]
+            self._log = _abi.Handle()
+            core.check("open a log", "logCreate", _lib.log_callback(), level, _lib.ref(self._log))
+            closing.callback(core.check, "close its log", "logFree", self._log)
+            self.backend = _abi.Handle()
+            core.check("open its backend", "backendCreate", self._log, None, _lib.ref(self.backend))
+            closing.callback(core.check, "close its backend", "backendFree", self.backend)
+            self.sdk = self._build_id()
+            self._closing = closing.pop_all()
         _OPEN.add(self)
 
     @classmethod
@@ -43,17 +50,13 @@ class Session:
     def device(self, soc: int | None) -> _abi.Handle:
         """The device handle for a SoC model id, made on first use; ``None`` is the chip of this machine."""
         if soc not in self._devices:
-            handle = _abi.Handle()
-            configs = []
-            if soc is not None:
-                custom = soc_config(soc)
-                configs = [_abi.QnnDevice_Config_t(0, _lib.address_of(custom))]
-                self._kept += [custom, configs]
-            pointers = _lib.pointers(_abi.QnnDevice_Config_t, configs)
+            handle, pointers = _abi.Handle(), self._device_configs(soc)
             self.core.check(f"open a device for SoC {soc}", "deviceCreate", self._log, pointers, _lib.ref(handle))
+            self._closing.callback(self.core.check, "close a device", "deviceFree", handle)
             self._devices[soc] = handle
-            if self._vote is None and self.options.power is not Power.DEFAULT:
-                self._vote = PowerVote(self.core, self.options.power)
+            if not self._voted:
+                self._closing.callback(PowerVote(self.core, self.options.power).close)
+                self._voted = True
         return self._devices[soc]
 
     def chip(self) -> tuple[int, int]:
@@ -74,16 +77,17 @@ class Session:
             self.core.check("release the description", "deviceFreePlatformInfo", self._log, found)
 
     def close(self) -> None:
-        """Free everything, in order. Safe to call twice."""
-        if self not in _OPEN:
-            return
+        """Free everything, newest first. Safe to call twice."""
         _OPEN.discard(self)
-        if self._vote is not None:
-            self._vote.close()
-        for handle in self._devices.values():
-            self.core.check("close a device", "deviceFree", handle)
-        self.core.check("close its backend", "backendFree", self.backend)
-        self.core.check("close its log", "logFree", self._log)
+        self._closing.close()
+
+    def _device_configs(self, soc: int | None) -> Any:
+        if soc is None:
+            return None
+        custom = soc_config(soc)
+        config = _abi.QnnDevice_Config_t(0, _lib.address_of(custom))
+        self._kept += [custom, config]
+        return _lib.pointers(_abi.QnnDevice_Config_t, [config])
 
     def _build_id(self) -> str:
         text = _abi.chars()
@@ -91,7 +95,7 @@ class Session:
         return (text.value or b"").decode()
 
 
-def soc_config(soc: int) -> object:
+def soc_config(soc: int) -> Any:
     """A ``QnnHtpDevice_CustomConfig_t`` that names a SoC, for every release.
 
     The struct's union moved between releases, at byte 4 or 8; a zeroed buffer with the id at both is read alike by all
