@@ -10,15 +10,14 @@ from isthmus.graphset import GraphSet
 from isthmus.spi import Backend, CompileReport, DeviceDriver
 from isthmus.types import CANONICAL, BackendInfo, DeviceInfo, Dialect, Reality
 
-from .compile import CompileOptions, compile_host
-from .driver import CpuDriver, DeviceOptions
+from .options import CompileOptions, DeviceOptions
 
 NAME = "cpu"
 HOST = "host"
 
 
 class CpuBackend(Backend):
-    """The CPUs of this machine."""
+    """The CPUs of this machine. ONNX Runtime is imported when first needed, not before."""
 
     info = BackendInfo(NAME, spi_version=(1, 0), plugin_version="0.1.0")
     compile_options = CompileOptions
@@ -36,7 +35,11 @@ class CpuBackend(Backend):
         return CANONICAL
 
     def compile(self, source: GraphSet, target: str, out: Path, options: CompileOptions) -> CompileReport:
+        from .compile import compile_host
+
         return compile_host(source, out, options)
 
     def open(self, device: DeviceInfo, options: DeviceOptions) -> DeviceDriver:
+        from .driver import CpuDriver
+
         return CpuDriver(options)

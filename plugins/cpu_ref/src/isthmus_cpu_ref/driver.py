@@ -2,124 +2,183 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
 import attrs
-import numpy as np
 import onnxruntime as ort
 from isthmus.artifact import Artifact
-from isthmus.errors import ExecutionError, IncompatibleError
+from isthmus.errors import ExecutionError, IncompatibleError, OutOfMemoryError
 from isthmus.spi import CallerMemory, Region
-from isthmus.types import Capability, EntrySpec, MemoryRequirements, TensorSpec
+from isthmus.types import Capability, EntrySpec, MemoryRequirements, ProfileEvent
 
 from .compile import entry_file
-from .graph import ONNX_TYPES
+from .figures import Figures
 from .memory import HostDriver, view
-from .session import failures_as, open_session, session_options
-from .weights import WEIGHTS
+from .options import DeviceOptions
+from .profile import trace_events
+from .session import (
+    FAILURES,
+    bind_tensor,
+    failed,
+    failures_as,
+    open_session,
+    session_options,
+    tensor_spec,
+    use_weights,
+)
+from .weights import fill_weights, map_weights
 
 
-@attrs.frozen
-class DeviceOptions:
-    """Options of ``open_device("cpu")``."""
-
-    threads: int | None = attrs.field(default=None, metadata={"help": "threads per node; default: the CPUs allowed"})
-
-
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class LoadedProgram:
-    """Sessions by entry, and the weights they all compute from."""
+    """A session per entry, and the one block of weights they all compute from."""
 
-    sessions: Mapping[str, ort.InferenceSession]
-    entries: Mapping[str, EntrySpec]
-    weights: Any
+    artifact: Artifact
+    weights: mmap.mmap | memoryview | bytes
+    packed: Mapping[str, bool]
+    sessions: dict[str, ort.InferenceSession]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class BoundEntry:
-    """A session with its buffers fixed."""
+    """A session with its tensors at fixed addresses."""
 
-    session: ort.InferenceSession
+    program: LoadedProgram
+    entry: str
+    session: ort.InferenceSession  # untyped in ONNX Runtime; None once unbound
     io: ort.IOBinding
-    spec: EntrySpec
+    inputs: list[Region]
+    outputs: list[Region]
 
 
 class CpuDriver(HostDriver):
-    """ONNX Runtime on the CPUs of this process."""
+    """ONNX Runtime on the CPUs this process may use."""
 
     capabilities = frozenset(
-        {Capability.CALLER_WEIGHTS, Capability.HUGE_PAGES, Capability.HOST_VISIBLE, Capability.ALIASED_IO}
+        {
+            Capability.CALLER_WEIGHTS,
+            Capability.HUGE_PAGES,
+            Capability.HOST_VISIBLE,
+            Capability.ALIASED_IO,
+            Capability.PROFILE,
+        }
     )
 
     def __init__(self, options: DeviceOptions) -> None:
+        self._options = options
         self._threads = options.threads or len(os.sched_getaffinity(0))
 
     def memory_requirements(self, artifact: Artifact) -> MemoryRequirements:
-        return artifact.manifest.memory
+        return Figures.read(artifact).requirements(artifact.manifest.memory, self._options.prepack)
 
     def load(self, artifact: Artifact, memory: CallerMemory | None) -> LoadedProgram:
+        _check_version(artifact)
+        self._check_arena(artifact.manifest.memory)
         lent = memory.weights if memory else None
-        weights = _mapped(artifact) if lent is None else _filled(artifact, lent)
-        sessions = {name: self._session(artifact, name, weights, packed=lent is None) for name in artifact.entries}
-        return LoadedProgram(sessions, artifact.entries, weights)
-
-    def _session(
-        self, artifact: Artifact, entry: str, weights: np.ndarray[Any, Any], *, packed: bool
-    ) -> ort.InferenceSession:
-        options = session_options(ort.GraphOptimizationLevel.ORT_DISABLE_ALL, self._threads)
-        options.add_session_config_entry("session.disable_prepacking", str(int(not packed)))
-        options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")
-        if weights.nbytes:
-            options.add_external_initializers_from_files_in_memory([WEIGHTS], [weights], [weights.nbytes])
-        with failures_as(
-            IncompatibleError,
-            f"entry {entry!r} of {artifact.path} cannot be loaded by ONNX Runtime {ort.__version__}",
-            call="InferenceSession",
-        ):
-            return open_session(artifact.file(entry_file(entry)), options)
+        figures, prepack = Figures.read(artifact), self._options.prepack
+        packed = {name: figures.is_packed(name, prepack, lent=lent is not None) for name in artifact.entries}
+        weights = map_weights(artifact.path) if lent is None else fill_weights(artifact.path, view(lent))
+        program = LoadedProgram(artifact, weights, packed, {})
+        for name, spec in artifact.entries.items():
+            program.sessions[name] = session = self._session(program, name)
+            _check_entry(artifact, name, spec, session)
+        if isinstance(weights, mmap.mmap) and any(packed.values()):
+            weights.madvise(mmap.MADV_DONTNEED)  # what was read to be packed is not read again
+        return program
 
     def unload(self, program: LoadedProgram) -> None:
-        pass
+        program.sessions.clear()
+        program.weights = b""
 
     def bind(
         self, program: LoadedProgram, entry: str, inputs: Sequence[Region], outputs: Sequence[Region]
     ) -> BoundEntry:
-        session, spec = program.sessions[entry], program.entries[entry]
-        bound = BoundEntry(session, session.io_binding(), spec)
-        self.rebind(bound, dict(enumerate(inputs)), dict(enumerate(outputs)))
-        return bound
+        session = program.sessions[entry]
+        io = session.io_binding()
+        _bind_all(io, program.artifact.entries[entry], dict(enumerate(inputs)), dict(enumerate(outputs)))
+        return BoundEntry(program, entry, session, io, list(inputs), list(outputs))
 
     def rebind(self, binding: BoundEntry, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
-        for position, region in inputs.items():
-            _bind(binding.io.bind_input, binding.spec.inputs[position], region)
-        for position, region in outputs.items():
-            _bind(binding.io.bind_output, binding.spec.outputs[position], region)
+        _bind_all(binding.io, binding.program.artifact.entries[binding.entry], inputs, outputs)
+        for kept, changed in ((binding.inputs, inputs), (binding.outputs, outputs)):
+            for position, region in changed.items():
+                kept[position] = region
 
     def unbind(self, binding: BoundEntry) -> None:
-        pass
+        binding.session = binding.io = None
 
     def execute(self, binding: BoundEntry) -> None:
-        with failures_as(ExecutionError, "the graph failed", call="Run"):
+        try:
             binding.session.run_with_iobinding(binding.io)
+        except FAILURES as failure:
+            raise failed(failure, ExecutionError, f"entry {binding.entry!r} failed", call="Run") from failure
+
+    def profile(self, binding: BoundEntry) -> Sequence[ProfileEvent]:
+        """One run, the first of a session of its own: it includes what only a first run does."""
+        spec = binding.program.artifact.entries[binding.entry]
+        with tempfile.TemporaryDirectory() as directory:
+            session = self._session(binding.program, binding.entry, trace=Path(directory) / "trace")
+            io = session.io_binding()
+            _bind_all(io, spec, dict(enumerate(binding.inputs)), dict(enumerate(binding.outputs)))
+            with failures_as(ExecutionError, f"entry {binding.entry!r} failed", call="Run"):
+                session.run_with_iobinding(io)
+            return list(trace_events(Path(session.end_profiling())))
 
     def close(self) -> None:
-        pass
+        """Nothing of its own to release: memory and sessions belong to the handles."""
+
+    def _session(self, program: LoadedProgram, entry: str, trace: Path | None = None) -> ort.InferenceSession:
+        packed, spinning = program.packed[entry], self._options.spinning
+        options = session_options(threads=self._threads, packed=packed, spinning=spinning)
+        use_weights(options, program.weights)
+        if trace is not None:
+            options.enable_profiling, options.profile_file_prefix = True, str(trace)
+        what = f"entry {entry!r} of {program.artifact.path} cannot be loaded by ONNX Runtime {ort.__version__}"
+        with failures_as(IncompatibleError, what, call="InferenceSession", fix="compile the artifact again here"):
+            return open_session(program.artifact.file(entry_file(entry)), options)
+
+    def _check_arena(self, memory: MemoryRequirements) -> None:
+        limit, needed = self._options.arena_limit, sum(memory.workspace.values())
+        if limit is not None and needed > limit:
+            raise OutOfMemoryError(
+                f"the program needs {needed} bytes of scratch, arena_limit is {limit}",
+                fix="raise arena_limit, or compile fewer or smaller entries into one artifact",
+            )
 
 
-def _bind(call: Any, spec: TensorSpec, region: Region) -> None:
-    address = region.handle.address + region.offset if region.size else 0
-    call(spec.name, "cpu", 0, ONNX_TYPES[spec.dtype], list(spec.shape), address)
+def _bind_all(io: ort.IOBinding, spec: EntrySpec, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
+    for bind, tensors, regions in ((io.bind_input, spec.inputs, inputs), (io.bind_output, spec.outputs, outputs)):
+        for position, region in regions.items():
+            bind_tensor(bind, tensors[position], region.handle.address + region.offset if region.size else 0)
 
 
-def _mapped(artifact: Artifact) -> np.ndarray[Any, Any]:
-    file = artifact.file(WEIGHTS)
-    return np.memmap(file, np.uint8, "r") if file.stat().st_size else np.zeros(0, np.uint8)
+def _check_version(artifact: Artifact) -> None:
+    """A newer ONNX Runtime may have written operators this one reads differently."""
+    theirs = artifact.manifest.toolchain.get("onnxruntime", "")
+    if _release(theirs) > _release(ort.__version__):
+        raise IncompatibleError(
+            f"{artifact.path} was compiled by ONNX Runtime {theirs}, this is {ort.__version__}",
+            fix=f"pip install 'onnxruntime>={theirs}', or compile the artifact again here",
+        )
 
 
-def _filled(artifact: Artifact, region: Region) -> np.ndarray[Any, Any]:
-    """The caller's buffer as an array, with the weights read into it."""
-    with artifact.file(WEIGHTS).open("rb") as file:
-        file.readinto(view(region))
-    return np.frombuffer(view(region), np.uint8)
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+
+
+def _check_entry(artifact: Artifact, entry: str, spec: EntrySpec, session: ort.InferenceSession) -> None:
+    for kind, values, stated in (
+        ("inputs", session.get_inputs(), spec.inputs),
+        ("outputs", session.get_outputs(), spec.outputs),
+    ):
+        found = [tensor_spec(v) for v in values]
+        if found != [attrs.evolve(s, quantization=None) for s in stated]:
+            raise IncompatibleError(
+                f"entry {entry!r} of {artifact.path} has {kind} {[str(f) for f in found]}, "
+                f"the manifest states {[str(s) for s in stated]}",
+                fix="compile the artifact again",
+            )

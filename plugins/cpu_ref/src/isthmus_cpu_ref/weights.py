@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import onnx
 from isthmus._files import inside
-from isthmus.errors import CompileError
+from isthmus.errors import CompileError, IntegrityError
 from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
@@ -74,15 +76,64 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs(inner)
 
 
-def move_weights(model: onnx.ModelProto, source: Path, weights: WeightsFile) -> None:
-    """Move every initializer of ``model`` (read from beside ``source``) of ``INLINE`` bytes or more into ``weights``."""
+def move_weights(
+    model: onnx.ModelProto, source: Path, weights: WeightsFile, widen: frozenset[str] = frozenset()
+) -> None:
+    """Move every initializer of ``model`` of ``INLINE`` bytes or more into ``weights``.
+
+    ``source`` is the file the model was read from, beside which its external data lies. The float16 tensors named in
+    ``widen`` become float32.
+    """
     for graph in graphs(model.graph):
         for tensor in graph.initializer:
             data = tensor_bytes(tensor, source)
-            if data.nbytes < INLINE:
-                _set_inline(tensor, data)
+            dtype: np.dtype[Any] = data.dtype
+            if tensor.name in widen:
+                data, dtype = data.view(np.float16), np.dtype(np.float32)
+                tensor.data_type = TensorProto.FLOAT
+            if data.size * dtype.itemsize < INLINE:
+                _set_inline(tensor, data.astype(dtype).tobytes())
             else:
-                _set_external(tensor, *weights.add(data, data.dtype))
+                _set_external(tensor, *weights.add(data, dtype))
+
+
+def fold_casts(model: onnx.ModelProto) -> frozenset[str]:
+    """Replace Cast(float16 weight) to float32 by a weight of that name, still float16: the names to ``widen``.
+
+    ONNX Runtime inserts these casts where its CPU has no float16 kernel, and would run them at every execute.
+    """
+    graph = model.graph
+    halves = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT16}
+    outputs = {o.name for o in graph.output}
+    folded = [n for n in graph.node if _widens(n) and n.input[0] in halves and n.output[0] not in outputs]
+    for node in folded:
+        graph.node.remove(node)
+        graph.initializer.add().CopyFrom(halves[node.input[0]])
+        graph.initializer[-1].name = node.output[0]
+    read = {name for inner in graphs(graph) for node in inner.node for name in node.input} | outputs
+    for name, tensor in halves.items():
+        if name not in read:
+            graph.initializer.remove(tensor)
+    return frozenset(node.output[0] for node in folded)
+
+
+def _widens(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and any(a.name == "to" and a.i == TensorProto.FLOAT for a in node.attribute)
+
+
+def map_weights(directory: Path) -> mmap.mmap | bytes:
+    """``weights.data`` of a compiled directory, mapped; the pages are shared by all who map it."""
+    with (directory / WEIGHTS).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
+
+
+def fill_weights(directory: Path, target: memoryview) -> memoryview:
+    """Read ``weights.data`` of a compiled directory into ``target``, and return it. ``IntegrityError``: it is short."""
+    with (directory / WEIGHTS).open("rb") as file:
+        if (got := file.readinto(target)) != target.nbytes:
+            raise IntegrityError(f"{directory / WEIGHTS} has {got} bytes, the manifest says {target.nbytes}")
+    return target
 
 
 def tensor_bytes(tensor: TensorProto, source: Path) -> Flat:
@@ -112,8 +163,8 @@ def _length(tensor: TensorProto) -> int:
     return int(math.prod(tensor.dims) * bits + 7) // 8
 
 
-def _set_inline(tensor: TensorProto, data: Flat) -> None:
-    fresh = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data.tobytes())
+def _set_inline(tensor: TensorProto, raw: bytes) -> None:
+    fresh = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=raw)
     tensor.CopyFrom(fresh)
 
 

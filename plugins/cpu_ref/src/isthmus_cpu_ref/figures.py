@@ -1,0 +1,164 @@
+"""How much memory loading takes, known when a graph is compiled: ``cpu.json``, and the sums over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import attrs
+import cattrs
+import onnx
+from isthmus.artifact import Artifact
+from isthmus.errors import IncompatibleError
+from isthmus.types import MemoryRequirements
+
+from .options import Prepack
+from .weights import graphs
+
+FILE = "cpu.json"
+FORMAT = 1
+
+NODE = 5500
+"""Bytes of ONNX Runtime's own objects per node, as measured with 1.32 on graphs of 100 to 1000 nodes."""
+PACKED_INPUTS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("Attention", "ConvTranspose", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention"), (1,)
+    ),
+    **dict.fromkeys(("FusedGemm", "FusedMatMul", "Gemm", "MatMul", "MatMulInteger"), (1,)),
+    **dict.fromkeys(("GRU", "LSTM"), (1, 2)),
+    "QLinearMatMul": (3,),
+    "MatMulNBits": (1, 2, 3),
+}
+"""Constant inputs that the CPU kernel of an operator packs. Each was tried with ONNX Runtime 1.32."""
+SLOW_UNPACKED = frozenset({"MatMulNBits"})
+
+
+@attrs.frozen
+class EntryFigures:
+    """Bytes of one entry."""
+
+    packed: int
+    """Of the packed copies of its weights, if they are packed."""
+    always_packed: bool
+    """It has a kernel that is many times slower without (MatMulNBits)."""
+    session: int
+    """Of ONNX Runtime's own objects."""
+
+
+@attrs.frozen
+class Figures:
+    """Contents of ``cpu.json``."""
+
+    entries: Mapping[str, EntryFigures]
+    unpacked: int
+    """Bytes of ``weights.data`` still read when everything is packed."""
+
+    @classmethod
+    def of(cls, models: Mapping[str, onnx.ModelProto]) -> Figures:
+        """Add up the figures of compiled graphs, one per entry."""
+        entries = {name: _entry_figures(model) for name, model in models.items()}
+        still_read = {place for model in models.values() for place in _places_read(model)}
+        return cls(entries, sum(length for _, length in still_read))
+
+    def write(self, directory: Path) -> None:
+        """Write ``cpu.json``."""
+        fields = {"format": FORMAT, **cattrs.unstructure(self)}
+        (directory / FILE).write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", "utf-8")
+
+    @classmethod
+    def read(cls, artifact: Artifact) -> Figures:
+        """Read ``cpu.json``. ``IncompatibleError``: of another format, or it has not the entries of the manifest."""
+        path = artifact.file(FILE)
+        again = "compile the artifact again"
+        try:
+            data = json.loads(path.read_text("utf-8"))
+            if data.pop("format") != FORMAT:
+                raise IncompatibleError(f"{path} is not of format {FORMAT}", fix=again)
+            figures: Figures = _CONVERTER.structure(data, cls)
+        except (ValueError, KeyError, AttributeError, TypeError, cattrs.BaseValidationError) as error:
+            raise IncompatibleError(f"{path} is damaged: {error}", fix=again) from error
+        if figures.entries.keys() != artifact.entries.keys():
+            held, stated = sorted(figures.entries), sorted(artifact.entries)
+            raise IncompatibleError(f"{path} holds entries {held}, the manifest states {stated}", fix=again)
+        return figures
+
+    def is_packed(self, entry: str, prepack: Prepack, *, lent: bool) -> bool:
+        """Whether an entry's weights are packed when loaded, into memory of its own."""
+        wanted = prepack is Prepack.ON or (prepack is Prepack.AUTO and not lent)
+        return wanted or self.entries[entry].always_packed
+
+    def packed_bytes(self, prepack: Prepack, *, lent: bool) -> int:
+        """Bytes of all packed copies."""
+        return sum(f.packed for name, f in self.entries.items() if self.is_packed(name, prepack, lent=lent))
+
+    def requirements(self, base: MemoryRequirements, prepack: Prepack) -> MemoryRequirements:
+        """``base`` with ``own_load``, ``caller_load`` and their explanation for a prepack choice."""
+        runtime = sum(base.workspace.values()) + sum(f.session for f in self.entries.values())
+        own, lent = (self.packed_bytes(prepack, lent=lent) for lent in (False, True))
+        mapped = self.unpacked if all(self.is_packed(e, prepack, lent=False) for e in self.entries) else base.weights
+        off = f"prepack=off maps {base.weights} bytes of weights instead" + (", but for MatMulNBits" * self._always())
+        notes = (
+            f"own_load: {own} bytes of packed weights, {mapped} mapped, {runtime} of scratch and runtime objects",
+            f"caller_load: {lent} bytes of packed weights, {runtime} of scratch and runtime objects",
+            "each entry packs, and keeps its scratch, for itself; " + off,
+        )
+        return attrs.evolve(
+            base, own_load=own + mapped + runtime, caller_load=lent + runtime, notes=(*notes, *base.notes)
+        )
+
+    def _always(self) -> bool:
+        return any(f.always_packed for f in self.entries.values())
+
+
+def _entry_figures(model: onnx.ModelProto) -> EntryFigures:
+    nodes = [node for graph in graphs(model.graph) for node in graph.node]
+    weights = _weights(model)
+    packed = sum(_packed_bytes(node, weights) for node in nodes)
+    return EntryFigures(packed, any(n.op_type in SLOW_UNPACKED for n in nodes), NODE * len(nodes))
+
+
+def _packed_bytes(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> int:
+    packed = [weights[node.input[i]] for i in _packed_inputs(node, weights)]
+    if node.op_type == "MatMulNBits" and packed:
+        return _nbits_packed_bytes(node, packed[0])
+    return sum(_place(tensor)[1] for tensor in packed)
+
+
+def _nbits_packed_bytes(node: onnx.NodeProto, quantized: onnx.TensorProto) -> int:
+    """With int8 activations (accuracy level 4) three float32 per block come with the weights."""
+    attributes = {a.name: a.i for a in node.attribute}
+    columns, blocks = quantized.dims[0], quantized.dims[1]
+    extra = 12 * columns * blocks if attributes.get("accuracy_level", 0) == 4 else 0
+    return _place(quantized)[1] + extra
+
+
+def _packed_inputs(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> Iterator[int]:
+    for i in PACKED_INPUTS.get(node.op_type, ()):
+        if i < len(node.input) and node.input[i] in weights:
+            stacked = (
+                "MatMul" in node.op_type and node.op_type != "MatMulNBits" and len(weights[node.input[i]].dims) > 2
+            )
+            if not stacked:  # kernels pack one matrix, not a batch of them
+                yield i
+
+
+def _weights(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    return {t.name: t for graph in graphs(model.graph) for t in graph.initializer if t.external_data}
+
+
+def _places_read(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
+    """Places in ``weights.data`` that some node reads unpacked."""
+    weights = _weights(model)
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            packed = set(_packed_inputs(node, weights))
+            yield from (_place(weights[n]) for i, n in enumerate(node.input) if n in weights and i not in packed)
+
+
+def _place(tensor: onnx.TensorProto) -> tuple[int, int]:
+    fields = {e.key: e.value for e in tensor.external_data}
+    return int(fields["offset"]), int(fields["length"])
+
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
