@@ -1,0 +1,1 @@
+"""The ``isthmus`` command: the same verbs and flags on every backend."""

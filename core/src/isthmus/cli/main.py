@@ -1,0 +1,62 @@
+"""Entry point: puts the commands together and turns errors into exit codes.
+
+Exit codes: 0 ok, 1 the check found a difference or a misfit, 2 usage or bad input, 3 backend unavailable.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from ..errors import IsthmusError
+from . import answer, build, checks, machine, program
+from .output import fail
+
+app = typer.Typer(
+    name="isthmus",
+    help="One model on Snapdragon (QNN HTP), Ascend (CANN) and CPU: compile, size, load, run, compare.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (
+    machine.backends,
+    machine.doctor,
+    build.export,
+    build.compile,
+    program.size,
+    program.inspect,
+    program.run,
+    answer.generate,
+    answer.evaluate,
+    checks.conformance,
+    checks.bench,
+):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
+    try:
+        app()
+    except IsthmusError as error:
+        sys.exit(fail(error))
+    except ExceptionGroup as group:
+        errors, rest = group.split(IsthmusError)
+        if rest is not None or errors is None:
+            raise
+        sys.exit(max(fail(e) for e in _leaves(errors)))
+
+
+def _leaves(group: ExceptionGroup[IsthmusError]) -> list[IsthmusError]:
+    found: list[IsthmusError] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, ExceptionGroup) else [error]
+    return found
+
+
+if __name__ == "__main__":
+    main()
