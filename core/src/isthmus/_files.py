@@ -31,7 +31,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         private = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be made: {error}", fix="choose another output directory") from error
     try:
         work = private / path.name  # below the private one, so that its mode follows the umask

@@ -27,8 +27,14 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 def explain(error: BaseException) -> str:
     """One line on what is wrong, and where in the data."""
     if isinstance(error, cattrs.BaseValidationError):
-        return "; ".join(cattrs.transform_error(error))[:400]
+        return "; ".join(cattrs.transform_error(error, format_exception=_words))[:400]
     return f"{type(error).__name__}: {error}"[:400]
+
+
+def _words(error: BaseException, kind: type | None) -> str:
+    if isinstance(error, KeyError) or not isinstance(error, ValueError | TypeError):
+        return cattrs.v.format_exception(error, kind)
+    return str(error).partition("\n")[0]
 
 
 def strict_converter() -> cattrs.Converter:
@@ -37,9 +43,7 @@ def strict_converter() -> cattrs.Converter:
     for kind in (bool, int, str):
         converter.register_structure_hook(kind, _exactly)
     converter.register_structure_hook(float, _finite)
-    converter.register_structure_hook_factory(
-        lambda hint: get_origin(hint) is tuple, lambda hint: _tuple_of(get_args(hint), converter)
-    )
+    converter.register_structure_hook_factory(_is_tuple, lambda hint: _tuple_of(get_args(hint), converter))
     return converter
 
 
@@ -65,6 +69,11 @@ def _finite(value: Any, _: type) -> float:
     if type(value) not in (int, float) or abs(value) > 1e300 or not math.isfinite(value):
         raise ValueError(f"{value!r:.80} is not a finite number")
     return float(value)
+
+
+def _is_tuple(hint: Any) -> bool:
+    origin: Any = get_origin(hint)
+    return origin is tuple
 
 
 def _tuple_of(kinds: tuple[Any, ...], converter: cattrs.Converter) -> Callable[[Any, Any], tuple[Any, ...]]:

@@ -8,6 +8,7 @@ entry ``main``.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,20 +88,22 @@ class GraphSet:
 
     def save(self) -> None:
         """Write ``graphset.json`` into ``path``; the graphs and assets are there already."""
-        fields = {"format": FORMAT, **_CONVERTER.unstructure(self)}
-        del fields["path"]
-        write_json(self.path / FILE, fields)
+        write_json(self.path / FILE, self._fields())
 
     def digest(self) -> str:
-        """Hex SHA-256 over all files of the set, for caches and manifests."""
-        total = hashlib.sha256()
-        if (self.path / FILE).exists():
-            files = [f for f in self.path.rglob("*") if f.is_file()]
-        else:
-            files = [f for name in self.graphs.values() for f in _with_external_data(self.path, name)]
+        """Hex SHA-256 over all the set consists of, wherever it lies: for caches and manifests."""
+        total = hashlib.sha256(json.dumps(self._fields(), sort_keys=True).encode())
+        files = [self.path / name for name in self.assets]
+        for name in self.graphs.values():
+            files += _with_external_data(self.path, name)
         for file in sorted(set(files)):
             total.update(f"{file.relative_to(self.path).as_posix()}\0{sha256_file(file)}\n".encode())
         return total.hexdigest()
+
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"format": FORMAT, **_CONVERTER.unstructure(self)}
+        del fields["path"]
+        return fields
 
 
 def _with_external_data(root: Path, name: str) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -88,17 +88,22 @@ class Binding(Child):
         self._program = program
         self._entry = entry
         spec = program.entry(entry)
-        self._specs = (spec.inputs, spec.outputs)
-        for kind, specs, given in zip(KINDS, self._specs, (inputs, outputs)):
-            names = {s.name for s in specs}
-            if names != given.keys():
-                missing, unknown = sorted(names - given.keys()), sorted(given.keys() - names)
-                raise InputError(f"{kind}s of entry {entry!r}: missing {missing}, unknown {unknown}")
-        self._memory = ([inputs[s.name] for s in spec.inputs], [outputs[s.name] for s in spec.outputs])
+        self._slots = (_slots("input", spec.inputs), _slots("output", spec.outputs))
+        memory: list[list[Buffer | View]] = []
+        for slots, given in zip(self._slots, (inputs, outputs)):
+            if slots.keys() != given.keys():
+                missing, unknown = sorted(slots.keys() - given.keys()), sorted(given.keys() - slots.keys())
+                raise InputError(f"tensors of entry {entry!r}: missing {missing}, unknown {unknown}")
+            memory.append([given[name] for name in slots])
         with program._call() as driver:
-            handle = driver.bind(program._handle, entry, *self._check(program.device, self._memory))
-            super().__init__(program.device, lambda: driver.unbind(handle), self._pins())
-        self._handle = handle
+            regions = [
+                [self._region(slot, m) for slot, m in zip(slots.values(), side)]
+                for slots, side in zip(self._slots, memory)
+            ]
+            self._check_overlaps(program.device, memory, regions)
+            handle = driver.bind(program._handle, entry, *regions)
+            super().__init__(program.device, lambda: driver.unbind(handle), _pins(program, memory))
+        self._memory, self._regions, self._handle = memory, regions, handle
         self._run, self._lock = driver.execute, self._ledger.lock
 
     def __repr__(self) -> str:
@@ -124,17 +129,20 @@ class Binding(Child):
     ) -> None:
         """Replace some buffers, checked like ``bind``. Nothing changes if this raises."""
         with self._call() as driver:
-            memory = (list(self._memory[0]), list(self._memory[1]))
-            changed: tuple[list[int], list[int]] = ([], [])
+            memory, regions = [list(side) for side in self._memory], [list(side) for side in self._regions]
+            changes: tuple[dict[int, spi.Region], dict[int, spi.Region]] = ({}, {})
             for side, given in enumerate((inputs or {}, outputs or {})):
                 for name, new in given.items():
-                    position = self._position(side, name)
-                    memory[side][position] = new
-                    changed[side].append(position)
-            regions = self._check(self.device, memory)
-            driver.rebind(self._handle, *({i: regions[side][i] for i in changed[side]} for side in (0, 1)))
-            self._memory = memory
-            self._use(self._pins())
+                    slot = self._slots[side].get(name)
+                    if slot is None:
+                        raise InputError(f"entry {self._entry!r} has no {KINDS[side]} {name!r}")
+                    region = self._region(slot, new)
+                    memory[side][slot.position], regions[side][slot.position] = new, region
+                    changes[side][slot.position] = region
+            self._check_overlaps(self.device, memory, regions)
+            driver.rebind(self._handle, *changes)
+            self._memory, self._regions = memory, regions
+            self._use(_pins(self._program, memory))
 
     def profile(self) -> Sequence[ProfileEvent]:
         """Run once and say where the time went. Needs ``PROFILE``."""
@@ -142,70 +150,64 @@ class Binding(Child):
         with self._call() as driver:
             return driver.profile(self._handle)
 
-    def _position(self, side: int, name: str) -> int:
-        for position, spec in enumerate(self._specs[side]):
-            if spec.name == name:
-                return position
-        raise InputError(f"entry {self._entry!r} has no {KINDS[side]} {name!r}")
+    def _region(self, slot: _Slot, memory: Buffer | View) -> spi.Region:
+        """The part of ``memory`` the tensor takes. Under the lock; at every decode step, hence the short way first."""
+        device, base, region = self._program.device, memory._base, memory._region
+        typed = getattr(memory, "spec", None)
+        if (
+            base.device is device
+            and not base._closed
+            and region.size >= slot.nbytes
+            and region.offset % device.io_alignment == 0
+            and (typed is None or (typed.dtype, typed.shape) == (slot.spec.dtype, slot.spec.shape))
+        ):
+            return spi.Region(region.handle, region.offset, slot.nbytes)
+        base._check_open()
+        what = f"{slot.kind} {slot.spec.name!r} of entry {self._entry!r}"
+        wanted = f"{slot.spec.dtype.value}{list(slot.spec.shape)}"
+        if base.device is not device:
+            raise InputError(f"{what} is on {base.device!r}, the program is on {device!r}")
+        if region.size < slot.nbytes:
+            raise InputError(f"{what} needs {slot.nbytes} bytes ({wanted}), got {region.size}")
+        if region.offset % device.io_alignment:
+            raise InputError(
+                f"{what} starts at byte {region.offset}; {device.info.id} needs multiples of {device.io_alignment}"
+            )
+        raise InputError(f"{what} is {wanted}, got {typed}")
 
-    def _pins(self) -> list[Child]:
-        return [self._program, *(m._base for side in self._memory for m in side)]
-
-    def _check(
-        self, device: Device, memory: tuple[list[Buffer | View], list[Buffer | View]]
-    ) -> tuple[list[spi.Region], list[spi.Region]]:
-        inputs, outputs = (
-            [
-                _checked_region(device, f"{kind} {s.name!r} of entry {self._entry!r}", s, m)
-                for s, m in zip(specs, memories)
-            ]
-            for kind, specs, memories in zip(KINDS, self._specs, memory)
-        )
-        for m, region in zip(memory[1], outputs):
+    def _check_overlaps(
+        self, device: Device, memory: Sequence[Sequence[Buffer | View]], regions: Sequence[Sequence[spi.Region]]
+    ) -> None:
+        """Outputs must overlap neither each other, nor weights, nor an input unless the device allows that."""
+        outputs = list(zip(self._slots[1], memory[1], regions[1]))
+        for _, m, region in outputs:
             device._ledger.check_no_weights(m._base, region)
-        _check_aliasing(device, self._entry, self._specs[1], memory, (inputs, outputs))
-        return inputs, outputs
+        marks = [(id(m._base), r.offset, r.offset + r.size, name) for name, m, r in outputs if r.size]
+        if Capability.ALIASED_IO not in device.capabilities:
+            inputs = zip(memory[0], regions[0])
+            marks += [(id(m._base), r.offset, r.offset + r.size, "") for m, r in inputs if r.size]
+        marks.sort()
+        reach = (0, 0, "")  # buffer, furthest end seen in it, and whose that is
+        for base, start, end, name in marks:
+            if reach[0] == base and start < reach[1] and (name or reach[2]):
+                raise InputError(f"entry {self._entry!r}: output {name or reach[2]!r} overlaps another bound tensor")
+            if reach[0] != base or end > reach[1]:
+                reach = (base, end, name)
 
 
-def _checked_region(device: Device, what: str, spec: TensorSpec, memory: Buffer | View) -> spi.Region:
-    base, region = memory._base, memory._region
-    if base.device is not device:
-        raise InputError(f"{what} is on {base.device!r}, the program is on {device!r}")
-    base._check_open()
-    typed = getattr(memory, "spec", None)
-    if typed is not None and (typed.dtype, typed.shape) != (spec.dtype, spec.shape):
-        raise InputError(f"{what} is {spec.dtype.value}{list(spec.shape)}, got {typed.dtype.value}{list(typed.shape)}")
-    if region.size < spec.nbytes:
-        raise InputError(f"{what} needs {spec.nbytes} bytes ({spec.dtype.value}{list(spec.shape)}), got {region.size}")
-    if region.offset % device.io_alignment:
-        raise InputError(
-            f"{what} starts at byte {region.offset}; {device.info.id} needs multiples of {device.io_alignment}"
-        )
-    return spi.Region(region.handle, region.offset, spec.nbytes)
+class _Slot(NamedTuple):
+    kind: str
+    position: int
+    spec: TensorSpec
+    nbytes: int
 
 
-def _check_aliasing(
-    device: Device,
-    entry: str,
-    outputs: Sequence[TensorSpec],
-    memory: tuple[Sequence[Buffer | View], Sequence[Buffer | View]],
-    regions: tuple[Sequence[spi.Region], Sequence[spi.Region]],
-) -> None:
-    """Outputs must not overlap each other, nor an input unless the device allows it. O(n log n) in the regions."""
-    names = ([""] * len(regions[0]), [s.name for s in outputs])
-    sides = (1,) if Capability.ALIASED_IO in device.capabilities else (0, 1)
-    marks = sorted(
-        (id(m._base), r.offset, r.offset + r.size, name)
-        for side in sides
-        for m, r, name in zip(memory[side], regions[side], names[side])
-        if r.size
-    )
-    reach: tuple[int, int, str] | None = None  # furthest end seen in this buffer, and whose it is
-    for base, start, end, name in marks:
-        if reach and reach[0] == base and start < reach[1] and (name or reach[2]):
-            raise InputError(f"entry {entry!r}: output {name or reach[2]!r} overlaps another bound tensor")
-        if reach is None or reach[0] != base or end > reach[1]:
-            reach = (base, end, name)
+def _slots(kind: str, specs: Sequence[TensorSpec]) -> dict[str, _Slot]:
+    return {spec.name: _Slot(kind, i, spec, spec.nbytes) for i, spec in enumerate(specs)}
+
+
+def _pins(program: Program, memory: Sequence[Sequence[Buffer | View]]) -> list[Child]:
+    return [program, *(m._base for side in memory for m in side)]
 
 
 def _checked_array(spec: TensorSpec, inputs: Mapping[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
