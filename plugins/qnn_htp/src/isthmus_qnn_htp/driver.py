@@ -49,7 +49,7 @@ class QnnDriver(HostDriver):
     """QNN in this process. Handles are ``Memory``, ``Program`` and ``Binding``."""
 
     def __init__(self, session: Session, chip: Chip) -> None:
-        self._session, self._chip = session, chip
+        self._session, self.chip = session, chip
         self._programs: list[Program] = []
         with ExitStack() as closing:
             closing.callback(session.close)
@@ -79,8 +79,7 @@ class QnnDriver(HostDriver):
 
     def allocate(self, size: int, pages: Pages, alignment: int) -> Allocation:
         memory = self.allocate_shared(size, pages, alignment)
-        if not self._memory.registered:
-            memory.close_fd()
+        memory.close_fd()
         return Allocation(memory, memory.length, memory.granted)
 
     def allocate_shared(self, size: int, pages: Pages, alignment: int) -> Memory:
@@ -108,16 +107,16 @@ class QnnDriver(HostDriver):
         self, directory: Path, record: ProgramRecord, entries: Mapping[str, EntrySpec], target: str
     ) -> Program:
         """``load`` of the binaries in ``directory``, compiled for ``target``."""
-        check_record(record, self._chip, target)
+        check_record(record, self.chip, target)
         binaries = self._read(directory, record)
         for file, binary in binaries.items():
-            check_binary(file, binary, record, self._chip)
+            check_binary(file, binary, record, self.chip)
         matched = match(record, binaries, entries)
         spill_fill = max((g.spill_fill or 0 for b in binaries.values() for g in b.graphs), default=0)
         program = Program(
             self._session,
             # The emulator plays the chip the artifact is for; a chip is what it is.
-            self._session.device(record.soc if self._chip.emulated else None),
+            self._session.device(record.soc if self.chip.emulated else None),
             directory,
             matched,
             registered=self._memory.registered,
