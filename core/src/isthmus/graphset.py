@@ -110,7 +110,7 @@ def _with_external_data(root: Path, name: str) -> list[Path]:
     """A graph's file and those its initializers live in: a change of weights is a change of the graph."""
     try:
         import onnx
-        from google.protobuf.message import DecodeError
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     except ImportError as error:
         raise UnavailableError("reading ONNX files needs the onnx package", fix="pip install isthmus[graph]") from error
     try:

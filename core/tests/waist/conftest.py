@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import onnx
 import pytest
 from isthmus import Artifact, Device, GraphSet
 from isthmus.artifact import finish_artifact
@@ -202,7 +203,7 @@ def driver(fake):
 def graphs(tmp_path) -> GraphSet:
     root = tmp_path / "graphs"
     root.mkdir()
-    (root / "add.onnx").write_bytes(b"not really onnx")
+    (root / "add.onnx").write_bytes(onnx.ModelProto(producer_name="nothing in it").SerializeToString())
     (root / "vocab.txt").write_text("a b c")
     made = GraphSet(root, {"add": "add.onnx"}, ("vocab.txt",), source_sha256="0" * 64)
     made.save()

@@ -252,6 +252,17 @@ def test_a_backend_cannot_write_the_core_s_files(tmp_path, graphs, fake_backend,
             finish_artifact(out, graphs, make_report(), isthmus="0", backend="b", plugin="0", target="t", options={})
 
 
+def holds(data, part):
+    """Whether all of ``part`` is in ``data``, which may have defaults besides."""
+    if isinstance(part, dict):
+        return isinstance(data, dict) and all(key in data and holds(data[key], part[key]) for key in part)
+    if isinstance(part, list):
+        return isinstance(data, list) and len(data) == len(part) and all(map(holds, data, part))
+    if type(data) is float and type(part) is int:
+        return data == float(part)
+    return type(data) is type(part) and data == part
+
+
 def _spots(data, path=()):
     yield path
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
@@ -279,7 +290,7 @@ def test_only_our_errors_leave_a_forged_manifest(artifact, data):
     with suppress(IsthmusError):
         found = Artifact.open(artifact.path)
         again = json.loads(json.dumps({"format": 1, **manifest_as_json(found.manifest)}))
-        assert again == forged, "what is accepted is taken literally"
+        assert holds(again, forged), "what is accepted is taken literally"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)

@@ -83,8 +83,8 @@ def test_the_digest_follows_every_file_and_no_other(graphs):
     (graphs.path / "notes.txt").write_text("not of the set")
     assert graphs.digest() == before
     assert attrs.evolve(graphs, dialect="other").digest() != before
-    for name in ("add.onnx", "vocab.txt"):
-        (graphs.path / name).write_bytes((graphs.path / name).read_bytes() + b" ")
+    for name, change in (("add.onnx", onnx.ModelProto(doc_string="x").SerializeToString()), ("vocab.txt", b"x")):
+        (graphs.path / name).write_bytes((graphs.path / name).read_bytes() + change)
         assert graphs.digest() != before
         before = graphs.digest()
 
