@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from isthmus.types import EntrySpec, MemoryRequirements, Tolerance
 from onnx import TensorProto
 
 from .figures import Figures
-from .graph import entry_spec, read_model
+from .graph import entry_file, entry_spec, read_model
 from .options import CompileOptions, Optimization, Prepack
 from .session import failures_as, open_session, session_options
 from .weights import LINE, WeightsFile, fold_casts, graphs, move_weights
@@ -44,13 +43,6 @@ def compile_host(source: GraphSet, out: Path, options: CompileOptions) -> Compil
         tolerance=_tolerance(models.values()),
         notes=(WIDENED,) if any(_has_halves(m) for m in models.values()) else (),
     )
-
-
-def entry_file(entry: str) -> str:
-    """File of an entry's graph. ``CompileError`` for a name no file should have."""
-    if not re.fullmatch(r"\w[\w.-]*", entry):
-        raise CompileError(f"entry {entry!r} cannot be a file name", fix="use letters, digits, '_', '-' and '.'")
-    return f"{entry}.onnx"
 
 
 def _compile_entry(

@@ -15,8 +15,8 @@ from isthmus.errors import ExecutionError, IncompatibleError, OutOfMemoryError
 from isthmus.spi import CallerMemory, Region
 from isthmus.types import Capability, EntrySpec, MemoryRequirements, ProfileEvent
 
-from .compile import entry_file
 from .figures import Figures
+from .graph import entry_file
 from .memory import HostDriver, view
 from .options import DeviceOptions
 from .profile import trace_events

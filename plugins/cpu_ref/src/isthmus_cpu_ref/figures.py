@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
-import cattrs
 import onnx
+from isthmus._json import DAMAGE, explain, read_json, strict_converter, write_json
 from isthmus.artifact import Artifact
 from isthmus.errors import IncompatibleError
 from isthmus.types import MemoryRequirements
@@ -63,21 +62,19 @@ class Figures:
 
     def write(self, directory: Path) -> None:
         """Write ``cpu.json``."""
-        fields = {"format": FORMAT, **cattrs.unstructure(self)}
-        (directory / FILE).write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", "utf-8")
+        write_json(directory / FILE, {"format": FORMAT, **_CONVERTER.unstructure(self)})
 
     @classmethod
     def read(cls, artifact: Artifact) -> Figures:
         """Read ``cpu.json``. ``IncompatibleError``: of another format, or it has not the entries of the manifest."""
-        path = artifact.file(FILE)
-        again = "compile the artifact again"
+        path, again = artifact.file(FILE), "compile the artifact again"
         try:
-            data = json.loads(path.read_text("utf-8"))
+            data = read_json(path)
             if data.pop("format") != FORMAT:
                 raise IncompatibleError(f"{path} is not of format {FORMAT}", fix=again)
             figures: Figures = _CONVERTER.structure(data, cls)
-        except (ValueError, KeyError, AttributeError, TypeError, cattrs.BaseValidationError) as error:
-            raise IncompatibleError(f"{path} is damaged: {error}", fix=again) from error
+        except DAMAGE as error:
+            raise IncompatibleError(f"{path} is damaged: {explain(error)}", fix=again) from error
         if figures.entries.keys() != artifact.entries.keys():
             held, stated = sorted(figures.entries), sorted(artifact.entries)
             raise IncompatibleError(f"{path} holds entries {held}, the manifest states {stated}", fix=again)
@@ -161,4 +158,4 @@ def _place(tensor: onnx.TensorProto) -> tuple[int, int]:
     return int(fields["offset"]), int(fields["length"])
 
 
-_CONVERTER = cattrs.Converter(forbid_extra_keys=True)
+_CONVERTER = strict_converter()

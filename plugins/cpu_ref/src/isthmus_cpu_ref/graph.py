@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,13 @@ from onnx import TensorProto
 _RENAMED = {DType.FLOAT64: "DOUBLE", DType.FLOAT32: "FLOAT"}
 ONNX_TYPES: dict[DType, int] = {d: TensorProto.DataType.Value(_RENAMED.get(d, d.name)) for d in DType}
 _DTYPES = {number: dtype for dtype, number in ONNX_TYPES.items()}
+
+
+def entry_file(entry: str) -> str:
+    """File of an entry's graph. ``CompileError`` for a name no file should have."""
+    if not re.fullmatch(r"\w[\w.-]*", entry):
+        raise CompileError(f"entry {entry!r} cannot be a file name", fix="use letters, digits, '_', '-' and '.'")
+    return f"{entry}.onnx"
 
 
 def read_model(path: Path) -> onnx.ModelProto:
