@@ -136,11 +136,15 @@ def _yielded(plugin: object, origin: str) -> list[spi.Backend]:
         ) from error
     except Exception as error:
         raise UnavailableError(
-            f"{origin} failed while it listed its backends: {type(error).__name__}: {error}"
+            f"{origin} failed while it listed its backends: {type(error).__name__}: {error}",
+            fix="tell its author, or uninstall it; the other backends work",
         ) from error
     for backend in backends:
         if not isinstance(backend, spi.Backend) or not isinstance(getattr(backend, "info", None), BackendInfo):
-            raise IncompatibleError(f"{origin} yields {backend!r}, which is not an isthmus.spi.Backend with its info")
+            raise IncompatibleError(
+                f"{origin} yields {backend!r}, which is not an isthmus.spi.Backend with its info",
+                fix="yield an instance, docs/writing-a-backend.md has a complete example",
+            )
         _negotiate(backend.info, origin)
     return backends
 
