@@ -242,7 +242,7 @@ def entries_of(model: ModelDescription, dtype: DType = DType.FLOAT32) -> dict[st
         outputs = [TensorSpec("logits", dtype, (1, 1, text.vocab))]
         for i in range(text.layers):
             for kind in ("key", "value"):
-                if p:
+                if p > 0:
                     inputs.append(TensorSpec(f"past_{kind}_{i}", dtype, (1, p, text.kv_heads, text.head_dim)))
                 outputs.append(TensorSpec(f"new_{kind}_{i}", dtype, (1, n, text.kv_heads, text.head_dim)))
         entries[graph.name] = EntrySpec(tuple(inputs), tuple(outputs))
@@ -324,3 +324,8 @@ def tokenizer_file(tmp_path: Path) -> Path:
     file = tmp_path / "tokenizer.json"
     byte_tokenizer().save(str(file))
     return file
+
+
+@pytest.fixture
+def description() -> Callable[..., ModelDescription]:
+    return describe

@@ -75,7 +75,7 @@ def read_reference(dataset: Path, sample: Sample) -> Reference | None:
     if not file.exists():
         return None
     try:
-        with np.load(file, allow_pickle=False) as stored:
+        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as stored:
             found = {f.name: stored[f.name] for f in attrs.fields(Reference) if f.name in stored}
         reference = Reference(**{"image_features": None, **found})
     except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:

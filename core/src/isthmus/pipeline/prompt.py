@@ -23,8 +23,9 @@ from .tokens import Tokenizer, control_ids
 PLACEHOLDER = "<image>"
 """Where a picture goes in a user's text; put in front if absent."""
 
-_MARK = "\ue000"  # private use area; text that holds it is escaped like a control token
-_IMAGE = f"{_MARK}image{_MARK}"
+_OPEN, _CLOSE = "\ue000", "\ue001"  # private use area; text that holds one is escaped like a control token
+_IMAGE = f"{_OPEN}image{_CLOSE}"
+_ESCAPED = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 _USER_TOKENS = frozenset({"<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>"})
 
 
@@ -56,7 +57,7 @@ class Prompter:
             self._image_ids = control_ids(tokenizer, marks, "the place of pictures in the prompt")
         self._template = self._find_template()
         self._first = () if spec.template == "jinja" else tokenizer.bos
-        self._escaped = [_MARK, *(t for t in tokenizer.special if t not in _USER_TOKENS)]
+        self._escaped = [_OPEN, _CLOSE, *(t for t in tokenizer.special if t not in _USER_TOKENS)]
         self._escaped.sort(key=len, reverse=True)
         self._to_escape = re.compile("|".join(map(re.escape, self._escaped)))
 
@@ -130,11 +131,11 @@ class Prompter:
     def _encode_piece(self, piece: str) -> list[int]:
         if piece in self._tokenizer.special:
             return [self._tokenizer.special[piece]]
-        plain = re.sub(f"{_MARK}([0-9]+){_MARK}", lambda m: self._escaped[int(m[1])], piece)
+        plain = _ESCAPED.sub(lambda m: self._escaped[int(m[1])], piece)
         return self._tokenizer.encode(plain)
 
     def _escape(self, text: str) -> str:
-        return self._to_escape.sub(lambda m: f"{_MARK}{self._escaped.index(m[0])}{_MARK}", text)
+        return self._to_escape.sub(lambda m: f"{_OPEN}{self._escaped.index(m[0])}{_CLOSE}", text)
 
     def _find_template(self) -> Template:
         spec = self._spec
