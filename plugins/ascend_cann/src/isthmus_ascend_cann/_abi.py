@@ -95,6 +95,10 @@ class aclError(c_int):
     """A type of its own, so that a status is never taken for a returned enumerator."""
 
 
+class aclCreated(c_void_p):
+    """A new handle: null when it could not be made."""
+
+
 _handle = c_void_p
 """aclmdlDesc*, aclmdlDataset*, aclDataBuffer*, aclmdlConfigHandle*, aclrtContext, aclrtStream, aclrtEvent: opaque."""
 
@@ -136,12 +140,12 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
         c_void_p,
         c_size_t,
     ),
-    "aclmdlCreateConfigHandle": (_handle,),
+    "aclmdlCreateConfigHandle": (aclCreated,),
     "aclmdlDestroyConfigHandle": (aclError, _handle),
     "aclmdlSetConfigOpt": (aclError, _handle, c_int, c_void_p, c_size_t),
     "aclmdlLoadWithConfig": (aclError, _handle, POINTER(c_uint32)),
     "aclmdlUnload": (aclError, c_uint32),
-    "aclmdlCreateDesc": (_handle,),
+    "aclmdlCreateDesc": (aclCreated,),
     "aclmdlDestroyDesc": (aclError, _handle),
     "aclmdlGetDesc": (aclError, _handle, c_uint32),
     "aclmdlGetNumInputs": (c_size_t, _handle),
@@ -153,10 +157,10 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "aclmdlGetInputDataType": (c_int, _handle, c_size_t),
     "aclmdlGetOutputDataType": (c_int, _handle, c_size_t),
     "aclmdlGetCurOutputDims": (aclError, _handle, c_size_t, POINTER(aclmdlIODims)),
-    "aclmdlCreateDataset": (_handle,),
+    "aclmdlCreateDataset": (aclCreated,),
     "aclmdlDestroyDataset": (aclError, _handle),
     "aclmdlAddDatasetBuffer": (aclError, _handle, _handle),
-    "aclCreateDataBuffer": (_handle, c_void_p, c_size_t),
+    "aclCreateDataBuffer": (aclCreated, c_void_p, c_size_t),
     "aclUpdateDataBuffer": (aclError, _handle, c_void_p, c_size_t),
     "aclDestroyDataBuffer": (aclError, _handle),
     "aclmdlExecuteAsync": (aclError, c_uint32, _handle, _handle, _handle),
@@ -166,7 +170,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 OPTIONAL: dict[str, tuple[Any, ...]] = {
-    # newer than CANN 8.1.RC1
+    # not in every CANN from 8.1.RC1 on
+    "aclrtDestroyStreamForce": (aclError, _handle),
     "aclFinalizeReference": (aclError, POINTER(c_uint64)),
     "aclmdlSetExternalWeightAddress": (aclError, _handle, c_char_p, c_void_p, c_size_t),
 }

@@ -15,7 +15,7 @@ import threading
 from typing import Any
 
 import numpy as np
-from isthmus.errors import IncompatibleError, UnavailableError
+from isthmus.errors import IncompatibleError, OutOfMemoryError, UnavailableError
 
 from . import _abi, errors, toolkit
 
@@ -23,6 +23,16 @@ NAME = "libascendcl.so"
 SIMULATOR_VARIABLE = "ISTHMUS_ASCEND_SIMULATOR"
 _SIMULATOR_MARK = "isthmus_sim_version"
 _start = threading.Lock()
+
+POINTER, SIZE, UINT32, INT, FLOAT, TEXT = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_uint32,
+    ctypes.c_int,
+    ctypes.c_float,
+    ctypes.c_char_p,
+)
+"""Kinds of variable for ``new`` and ``variable``."""
 
 
 def simulator_named() -> bool:
@@ -53,7 +63,8 @@ class Acl:
         result, *arguments = prototype
         function = getattr(self._dll, name)
         function.restype, function.argtypes = result, arguments
-        bound = functools.partial(self._checked, name, function) if result is _abi.aclError else function
+        check = {_abi.aclError: self._checked, _abi.aclCreated: self._created}.get(result)
+        bound = function if check is None else functools.partial(check, name, function)
         setattr(self, name, bound)
         return bound
 
@@ -74,6 +85,12 @@ class Acl:
     def _text(self) -> str:
         text: bytes | None = self.aclGetRecentErrMsg()
         return (text or b"").decode("utf-8", errors="replace")
+
+    def _created(self, name: str, function: Any, *arguments: Any) -> int:
+        handle: int | None = function(*arguments).value
+        if not handle:
+            raise OutOfMemoryError(f"{name} made no handle", why="the host has no memory left", fix="free host memory")
+        return handle
 
     def _checked(self, name: str, function: Any, *arguments: Any) -> None:
         code = function(*arguments).value
@@ -141,9 +158,10 @@ def new(kind: Any) -> tuple[Any, Any]:
     return value, ctypes.byref(value)
 
 
-def pointer_to(value: Any) -> Any:
-    """The address of a C variable, as a void pointer."""
-    return ctypes.cast(ctypes.pointer(value), ctypes.c_void_p)
+def variable(kind: Any, value: object) -> tuple[Any, Any, int]:
+    """A C variable with a value, its address and its size, for arguments that go by address."""
+    made = kind(value)
+    return made, ctypes.byref(made), ctypes.sizeof(made)
 
 
 def host_address(view: memoryview) -> tuple[int, object]:

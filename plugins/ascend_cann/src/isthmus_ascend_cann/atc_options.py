@@ -242,9 +242,6 @@ class CompileOptions:
     memory_limit_mib: int | None = attrs.field(
         default=None, metadata=_about("stop ATC when its processes hold more host memory")
     )
-    simulator: bool = attrs.field(
-        default=False, metadata=_about("compile with the simulated atc; the artifact only runs on the simulator")
-    )
 
     @property
     def gears(self) -> Gears | None:
