@@ -8,7 +8,7 @@ from . import spi
 from ._lifetime import Closing, Ledger, overlap
 from .artifact import Artifact
 from .buffer import Buffer, View
-from .errors import IncompatibleError, InputError, UnsupportedError
+from .errors import IncompatibleError, InputError, OutOfMemoryError, UnsupportedError
 from .program import Program
 from .types import Capability, DeviceInfo, MemoryInfo, MemoryRequirements, Pages
 
@@ -56,6 +56,8 @@ class Device(Closing):
             raise InputError(f"alignment must be a power of two: {alignment}")
         if pages is Pages.REQUIRE_HUGE:
             self._require(Capability.HUGE_PAGES)
+        if size >> 63 or alignment >> 63:  # a C API would take the low 64 bits
+            raise OutOfMemoryError(f"{size} bytes aligned to {alignment} are more than an address space")
         with self._ledger.call() as driver:
             # Several vendors reject empty allocations, so no driver sees one.
             return Buffer(self, size, alignment, driver.allocate(max(size, 1), pages, alignment))

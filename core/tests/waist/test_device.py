@@ -23,6 +23,13 @@ def test_bad_sizes_and_alignments_are_refused_before_the_driver(device, driver, 
     assert driver.calls == []
 
 
+@pytest.mark.parametrize(("size", "alignment"), [(1 << 63, 64), ((1 << 64) + 8, 64), (8, 1 << 64)])
+def test_sizes_that_would_wrap_in_64_bits_never_reach_the_driver(device, driver, size, alignment):
+    with pytest.raises(OutOfMemoryError):
+        device.allocate(size, alignment=alignment)
+    assert driver.calls == []
+
+
 def test_a_size_must_be_an_integer(device, driver):
     with pytest.raises(TypeError):
         device.allocate(3.5)
