@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,7 @@ def make_smollm2(path: Path, out: Path) -> None:
     top = np.argsort(-logits, axis=1)[:, :64]
     np.savez_compressed(
         out,
+        tokenizer=json.dumps(tokenised(path)),
         text=text,
         answer=tokenizer.decode(ids[len(prompt) :]),
         prompt=np.array(prompt),
@@ -212,6 +214,24 @@ def make_smollm2(path: Path, out: Path) -> None:
         sample_logits=logits[:, ::48],
     )
     print(tokenizer.decode(ids[len(prompt) :]), logits.shape)
+
+
+def tokenised(path: Path) -> dict[str, list[int]]:
+    """What llama.cpp makes of texts with digits, spaces, code, accents and special tokens."""
+    import llama_cpp
+
+    model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    texts = [
+        "What is 12345 + 67?",
+        "In 2024, it's 3.14 times!\n\n  Tabs\tand   spaces ",
+        "def f(x1):\n    return x1**2",
+        "Grüße, 世界! 🙂 don't we'll",
+        "<|im_start|>user\nhi<|im_end|>\n",
+        "½ ² 10² ٣٤",
+        " leading",
+        "a\r\nb\n\n\nc   \n",
+    ]
+    return {text: model.tokenize(text.encode(), add_bos=False, special=True) for text in texts}
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def text_prompt(directory: Path) -> PromptSpec:
 def jinja_prompt(template: str | None, tokens: dict[str, str | None]) -> PromptSpec:
     """A prompt from a Jinja ``template``; the special tokens it may use are set at its top, so that it needs no more."""
     defined = "".join(
-        f"{{%- set {name} = {json.dumps(text, ensure_ascii=False)} -%}}" for name, text in tokens.items() if text
+        f"{{% set {name} = {json.dumps(text, ensure_ascii=False)} +%}}" for name, text in tokens.items() if text
     )
     return PromptSpec("jinja", None, jinja=defined + (template or _PLAIN))
 
