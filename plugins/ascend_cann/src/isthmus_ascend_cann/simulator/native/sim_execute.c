@@ -1,0 +1,519 @@
+/* Running models: datasets, gears, synchronous and queued execution. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sim_dataset.h"
+#include "sim_stream.h"
+
+#define GEAR_INPUT "ascend_mbatch_shape_data"
+#define SCRIBBLES 256 /* places of the workspace that a run overwrites, as kernels do */
+#define SCRIBBLE 64
+
+typedef struct {
+    void *address;
+    uint64_t size;
+    size_t rank; /* range shapes only: what the caller's tensor description says */
+    int64_t dims[ACL_MAX_DIM_CNT];
+    bool described;
+} Bound;
+
+typedef struct {
+    uint32_t model;
+    size_t in_count, out_count;
+    Bound *in, *out;
+    aclmdlDataset *dataset; /* synchronous runs: where output addresses and shapes go */
+} Run;
+
+/* ---- gears ---- */
+
+static size_t gear_input(const Om *om)
+{
+    for (size_t i = 0; i < om->input_count; i++) {
+        if (strcmp(om->inputs[i].name, GEAR_INPUT) == 0) {
+            return i;
+        }
+    }
+    return om->input_count;
+}
+
+static bool same_gear(const OmGear *gear, const int64_t *values, size_t count)
+{
+    return gear->count == count && memcmp(gear->values, values, count * sizeof *values) == 0;
+}
+
+static double gear_volume(const OmGear *gear)
+{
+    double volume = 1;
+    for (size_t i = 0; i < gear->count; i++) {
+        volume *= (double)gear->values[i];
+    }
+    return volume;
+}
+
+size_t sim_largest_gear(const Om *om)
+{
+    size_t largest = 0;
+    for (size_t i = 1; i < om->gear_count; i++) {
+        if (gear_volume(&om->gears[i]) > gear_volume(&om->gears[largest])) {
+            largest = i;
+        }
+    }
+    return largest;
+}
+
+bool sim_gear_output(const Om *om, size_t gear, size_t output, size_t *rank, int64_t *dims)
+{
+    for (size_t i = 0; i < om->gear_output_count; i++) {
+        char *at = om->gear_outputs[i], *end;
+        long long which = strtoll(at, &end, 10);
+        if (*end != ',' || which != (long long)gear) {
+            continue;
+        }
+        which = strtoll(end + 1, &end, 10);
+        if (which != (long long)output) {
+            continue;
+        }
+        for (*rank = 0; *end == ',' && *rank < ACL_MAX_DIM_CNT; (*rank)++) {
+            dims[*rank] = strtoll(end + 1, &end, 10);
+        }
+        return *end == '\0';
+    }
+    return false;
+}
+
+/* The gear is data on the device; what is there may be anything, and then the largest gear runs. */
+static size_t read_gear(const Om *om, const Bound *bound)
+{
+    int64_t values[ACL_MAX_DIM_CNT];
+    for (size_t i = 0; i < om->gear_count; i++) {
+        size_t count = om->gears[i].count;
+        const uint8_t *bytes = sim_span(bound->address, count * 8);
+        if (bytes == NULL) {
+            break;
+        }
+        memcpy(values, bytes, count * 8);
+        if (same_gear(&om->gears[i], values, count)) {
+            return i;
+        }
+    }
+    return sim_largest_gear(om);
+}
+
+static aclError write_gear(uint32_t id, aclmdlDataset *dataset, size_t index, GearKind kind, const int64_t *values,
+                           size_t count, const char *function)
+{
+    TRY(sim_need_object(OBJECT_DATASET, dataset, function));
+    SimModel *model = sim_model(id, function);
+    if (model == NULL) {
+        return ACL_ERROR_GE_EXEC_MODEL_ID_INVALID;
+    }
+    if (index >= dataset->count) {
+        return sim_fail(ACL_ERROR_INVALID_PARAM, "EH0001", "Invalid_Argument", "%s: no buffer %zu", function, index);
+    }
+    const Om *om = model->om;
+    size_t gear = 0;
+    while (om->gear_kind == kind && gear < om->gear_count && !same_gear(&om->gears[gear], values, count)) {
+        gear++;
+    }
+    if (om->gear_kind != kind || gear == om->gear_count) {
+        return sim_fail(ACL_ERROR_GE_DYNAMIC_BATCH_SIZE_INVALID, "E19999", "Inner_Error",
+                        "%s: model %u was not compiled for this gear", function, id);
+    }
+    const aclDataBuffer *buffer = dataset->items[index].buffer;
+    if (buffer->data == NULL || index != gear_input(om)) {
+        return sim_fail(ACL_ERROR_GE_DYNAMIC_INPUT_ADDR_INVALID, "E19999", "Inner_Error",
+                        "%s: buffer %zu is not the one of input " GEAR_INPUT ", or has no memory", function, index);
+    }
+    if (buffer->size < count * 8) {
+        return sim_fail(ACL_ERROR_GE_DYNAMIC_INPUT_LENGTH_INVALID, "E19999", "Inner_Error",
+                        "%s: the gear takes %zu bytes, its buffer has %llu", function, count * 8,
+                        (unsigned long long)buffer->size);
+    }
+    uint8_t *to;
+    TRY(sim_need_span(buffer->data, count * 8, "gear buffer", &to));
+    memcpy(to, values, count * 8);
+    model->gear = gear;
+    return ACL_SUCCESS;
+}
+
+SIM_API aclError aclmdlSetDynamicBatchSize(uint32_t modelId, aclmdlDataset *dataset, size_t index, uint64_t batchSize)
+{
+    ENTER();
+    if (batchSize == 0) {
+        return sim_fail(ACL_ERROR_INVALID_PARAM, "EH0001", "Invalid_Argument", "%s: batch 0", __func__);
+    }
+    int64_t value = (int64_t)batchSize;
+    return write_gear(modelId, dataset, index, GEARS_BATCH, &value, 1, __func__);
+}
+
+SIM_API aclError aclmdlSetDynamicHWSize(uint32_t modelId, aclmdlDataset *dataset, size_t index, uint64_t height,
+                                        uint64_t width)
+{
+    ENTER();
+    if (height == 0 || width == 0) {
+        return sim_fail(ACL_ERROR_INVALID_PARAM, "EH0001", "Invalid_Argument", "%s: height or width 0", __func__);
+    }
+    int64_t values[2] = {(int64_t)height, (int64_t)width};
+    return write_gear(modelId, dataset, index, GEARS_IMAGE, values, 2, __func__);
+}
+
+/* The caller passes all dimensions of all inputs; those that the model left open are the gear. */
+static size_t open_dims(const Om *om, const aclmdlIODims *dims, int64_t *values)
+{
+    size_t at = 0, count = 0;
+    for (size_t i = 0; i < om->input_count; i++) {
+        for (size_t d = 0; i != gear_input(om) && d < om->inputs[i].rank; d++, at++) {
+            if (at >= dims->dimCount || (om->inputs[i].dims[d] >= 0 && om->inputs[i].dims[d] != dims->dims[at])) {
+                return 0;
+            }
+            if (om->inputs[i].dims[d] < 0) {
+                values[count++] = dims->dims[at];
+            }
+        }
+    }
+    return at == dims->dimCount ? count : 0;
+}
+
+SIM_API aclError aclmdlSetInputDynamicDims(uint32_t modelId, aclmdlDataset *dataset, size_t index, const aclmdlIODims *dims)
+{
+    ENTER();
+    NOT_NULL(dims);
+    const SimModel *model = sim_model(modelId, __func__);
+    if (model == NULL) {
+        return ACL_ERROR_GE_EXEC_MODEL_ID_INVALID;
+    }
+    int64_t values[ACL_MAX_DIM_CNT];
+    size_t count = dims->dimCount > ACL_MAX_DIM_CNT ? 0 : open_dims(model->om, dims, values);
+    return write_gear(modelId, dataset, index, GEARS_DIMS, values, count, __func__);
+}
+
+/* ---- shapes of one run ---- */
+
+static size_t apply_gear(const Om *om, const OmGear *gear, const OmTensor *input, size_t next, WorkerTensor *tensor)
+{
+    for (size_t d = 0; d < input->rank; d++) {
+        size_t which = om->gear_kind == GEARS_DIMS ? next : next % gear->count;
+        if (input->dims[d] < 0 && which < gear->count) {
+            tensor->dims[d] = gear->values[which];
+            next++;
+        }
+    }
+    return next;
+}
+
+static aclError bind_input(const Bound *bound, const OmTensor *input, WorkerTensor *tensor)
+{
+    uint64_t bytes = sim_dtype_size(input->dtype);
+    uint8_t *alias;
+    for (size_t d = 0; d < tensor->rank; d++) {
+        if (tensor->dims[d] < 0 || (tensor->dims[d] > 0 && bytes > UINT64_MAX / (uint64_t)tensor->dims[d])) {
+            return sim_fail(ACL_ERROR_GE_SHAPE_INVALID, "E19999", "Inner_Error", "input %s has no shape", input->name);
+        }
+        bytes *= (uint64_t)tensor->dims[d];
+    }
+    if (bytes > bound->size) {
+        return sim_fail(ACL_ERROR_GE_PARAM_INVALID, "E19999", "Inner_Error", "input %s takes %llu bytes, its buffer has %llu",
+                        input->name, (unsigned long long)bytes, (unsigned long long)bound->size);
+    }
+    TRY(sim_need_span(bound->address, bytes, input->name, &alias));
+    tensor->offset = sim_file_offset(bound->address);
+    tensor->size = bytes;
+    return ACL_SUCCESS;
+}
+
+static aclError bind_inputs(const SimModel *model, const Run *run, WorkerTensor *tensors, size_t *count)
+{
+    const Om *om = model->om;
+    size_t shape_input = gear_input(om), next = 0;
+    const OmGear *gear = om->gear_kind == GEARS_NONE ? NULL : &om->gears[read_gear(om, &run->in[shape_input])];
+    for (size_t i = 0; i < om->input_count; i++) {
+        if (i == shape_input) {
+            continue; /* known to the device, not to the graph */
+        }
+        const OmTensor *input = &om->inputs[i];
+        WorkerTensor *tensor = &tensors[(*count)++];
+        const Bound *bound = &run->in[i];
+        bool described = om->range_shape && bound->described;
+        tensor->rank = described ? bound->rank : input->rank;
+        memcpy(tensor->dims, described ? bound->dims : input->dims, tensor->rank * sizeof tensor->dims[0]);
+        if (gear != NULL) {
+            next = apply_gear(om, gear, input, next, tensor);
+        }
+        TRY(bind_input(bound, input, tensor));
+    }
+    return ACL_SUCCESS;
+}
+
+static aclError bind_outputs(const Run *run, WorkerTensor *tensors)
+{
+    uint8_t *alias;
+    for (size_t i = 0; i < run->out_count; i++) {
+        const Bound *bound = &run->out[i];
+        tensors[i].offset = SIM_NOWHERE;
+        if (bound->address != NULL) {
+            TRY(sim_need_span(bound->address, bound->size, "output", &alias));
+            tensors[i].offset = sim_file_offset(bound->address);
+            tensors[i].size = bound->size;
+        }
+    }
+    return ACL_SUCCESS;
+}
+
+/* ---- one run ---- */
+
+static void scribble(const SimModel *model)
+{
+    uint8_t *work = model->work == NULL ? NULL : sim_span(model->work, model->work_size);
+    uint64_t step = model->work_size / SCRIBBLES < SCRIBBLE ? SCRIBBLE : model->work_size / SCRIBBLES;
+    for (uint64_t at = 0; work != NULL && at + SCRIBBLE <= model->work_size; at += step) {
+        memset(work + at, 0xFF, SCRIBBLE);
+    }
+}
+
+static bool overlap(const SimModel *a, const SimModel *b)
+{
+    const uint8_t *left = a->work, *right = b->work;
+    return left != NULL && right != NULL && left < right + b->work_size && right < left + a->work_size;
+}
+
+static SimModel *running_beside[64]; /* models that run now; a device has fewer streams than this at once */
+
+/* Claim the model and its workspace. */
+static aclError begin(SimModel *model)
+{
+    const SimModel *clash = NULL;
+    SimModel **slot = NULL;
+    sim_lock();
+    for (size_t i = 0; i < sizeof running_beside / sizeof running_beside[0]; i++) {
+        SimModel *other = running_beside[i];
+        if (other == NULL) {
+            slot = slot == NULL ? &running_beside[i] : slot;
+        } else if (other == model || overlap(other, model)) {
+            clash = other;
+        }
+    }
+    if (clash == NULL && slot != NULL) {
+        *slot = model;
+        model->running++;
+    }
+    sim_unlock();
+    if (clash == model) {
+        return sim_fail(ACL_ERROR_RT_MODEL_EXECUTE, "EE1009", "Model_Running",
+                        "model %u is in flight already; one model must not run on two streams at once", model->id);
+    }
+    if (clash != NULL || slot == NULL) {
+        return sim_fail(ACL_ERROR_RT_MODEL_EXECUTE, "EZ9999", "Inner_Error",
+                        "model %u shares its workspace with model %u, which is running", model->id,
+                        clash == NULL ? 0 : clash->id);
+    }
+    return ACL_SUCCESS;
+}
+
+static void end(SimModel *model)
+{
+    sim_lock();
+    for (size_t i = 0; i < sizeof running_beside / sizeof running_beside[0]; i++) {
+        if (running_beside[i] == model) {
+            running_beside[i] = NULL;
+        }
+    }
+    model->running--;
+    sim_unlock();
+}
+
+static aclError check_weights(const SimModel *model)
+{
+    if (sim_weight_mark(model) == model->weight_mark) {
+        return ACL_SUCCESS;
+    }
+    return sim_fail(ACL_ERROR_RT_AICORE_EXCEPTION, "EZ9999", "Inner_Error",
+                    "the weights of model %u were freed or overwritten while it is loaded (a real device computes nonsense)",
+                    model->id);
+}
+
+/* Outputs without memory get some, which is the caller's to free; shapes become known to range-shape callers. */
+static aclError place_output(const SimModel *model, const Run *run, size_t index, const WorkerTensor *tensor)
+{
+    const OmTensor *output = &model->om->outputs[index];
+    DatasetItem *item = run->dataset == NULL ? NULL : &run->dataset->items[index];
+    if (run->out[index].address == NULL) {
+        void *memory;
+        uint64_t size = tensor->size > output->size ? tensor->size : output->size;
+        if (sim_allocate(model->context->device, &memory, size, ACL_MEM_MALLOC_HUGE_FIRST, 0) != ACL_SUCCESS) {
+            return sim_fail(ACL_ERROR_GE_MEMORY_ALLOCATION, "E19999", "Inner_Error", "no device memory for output %zu", index);
+        }
+        aclError error = sim_worker_fetch(model->id, (uint32_t)index, sim_file_offset(memory), tensor->size);
+        if (error != ACL_SUCCESS) {
+            sim_release(memory);
+            return error;
+        }
+        *item->buffer = (aclDataBuffer){memory, size};
+    }
+    if (item != NULL && model->om->range_shape) {
+        if (item->owned) {
+            sim_free_description(item->description);
+        }
+        item->description =
+            sim_new_description((aclDataType)output->dtype, (aclFormat)output->format, tensor->rank, tensor->dims);
+        item->owned = true;
+    }
+    return ACL_SUCCESS;
+}
+
+static aclError compute(SimModel *model, const Run *run)
+{
+    WorkerTensor *in = calloc(run->in_count + run->out_count + 1, sizeof *in), *out = in + run->in_count;
+    size_t in_count = 0;
+    if (in == NULL) {
+        return sim_fail(ACL_ERROR_GE_MEMORY_ALLOCATION, "E19999", "Host_Memory", "out of host memory");
+    }
+    aclError error = bind_inputs(model, run, in, &in_count);
+    if (error == ACL_SUCCESS) {
+        error = bind_outputs(run, out);
+    }
+    if (error == ACL_SUCCESS) {
+        error = check_weights(model);
+    }
+    if (error == ACL_SUCCESS) {
+        sim_sleep_us(sim_knobs.execute_delay_us);
+        error = sim_worker_execute(model->id, in, in_count, out, run->out_count);
+    }
+    for (size_t i = 0; error == ACL_SUCCESS && i < run->out_count; i++) {
+        error = place_output(model, run, i, &out[i]);
+    }
+    free(in);
+    return error;
+}
+
+static aclError run_model(void *argument)
+{
+    const Run *run = argument;
+    SimModel *model = sim_model(run->model, "model run");
+    if (model == NULL) {
+        return ACL_ERROR_GE_EXEC_MODEL_ID_INVALID;
+    }
+    TRY(begin(model));
+    aclError error = compute(model, run);
+    scribble(model);
+    end(model);
+    return error;
+}
+
+/* ---- from datasets to a run ---- */
+
+static void free_run(void *argument)
+{
+    Run *run = argument;
+    free(run->in);
+    free(run->out);
+    free(run);
+}
+
+static aclError too_few(const char *what, size_t got, size_t need)
+{
+    return sim_fail(ACL_ERROR_GE_PARAM_INVALID, "E19999", "Inner_Error", "the dataset has %zu %s, the model has %zu", got,
+                    what, need);
+}
+
+static aclError take_buffers(const aclmdlDataset *dataset, const OmTensor *tensors, size_t count, bool output, bool may_place,
+                             Bound *bound)
+{
+    for (size_t i = 0; i < count; i++) {
+        const aclDataBuffer *buffer = dataset->items[i].buffer;
+        TRY(sim_need_object(OBJECT_DATA_BUFFER, buffer, "model run"));
+        bound[i] = (Bound){.address = buffer->data, .size = buffer->size};
+        const aclTensorDesc *description = dataset->items[i].description;
+        if (!output && description != NULL && sim_object_live(OBJECT_TENSOR_DESC, description)) {
+            bound[i].described = true;
+            bound[i].rank = description->rank;
+            memcpy(bound[i].dims, description->dims, sizeof bound[i].dims);
+        }
+        if (output && may_place && buffer->data == NULL) {
+            continue;
+        }
+        if (buffer->data == NULL || buffer->size < tensors[i].size) {
+            return sim_fail(ACL_ERROR_GE_PARAM_INVALID, "E19999", "Inner_Error",
+                            "%s %s takes %llu bytes, its buffer %p has %llu", output ? "output" : "input", tensors[i].name,
+                            (unsigned long long)tensors[i].size, buffer->data, (unsigned long long)buffer->size);
+        }
+    }
+    return ACL_SUCCESS;
+}
+
+static aclError fill_run(Run *run, const Om *om, const aclmdlDataset *in, aclmdlDataset *out, bool synchronous)
+{
+    run->in_count = om->input_count;
+    run->out_count = om->output_count;
+    run->in = calloc(run->in_count + 1, sizeof *run->in);
+    run->out = calloc(run->out_count + 1, sizeof *run->out);
+    run->dataset = synchronous ? out : NULL;
+    if (run->in == NULL || run->out == NULL) {
+        return sim_fail(ACL_ERROR_GE_MEMORY_ALLOCATION, "E19999", "Host_Memory", "out of host memory");
+    }
+    if (in->count < run->in_count) {
+        return too_few("inputs", in->count, run->in_count);
+    }
+    if (out->count < run->out_count) {
+        return too_few("outputs", out->count, run->out_count);
+    }
+    TRY(take_buffers(in, om->inputs, run->in_count, false, false, run->in));
+    return take_buffers(out, om->outputs, run->out_count, true, synchronous, run->out);
+}
+
+static aclError prepare(uint32_t id, const aclmdlDataset *in, aclmdlDataset *out, bool synchronous, const char *function,
+                        Run **prepared)
+{
+    TRY(sim_need_object(OBJECT_DATASET, in, function));
+    TRY(sim_need_object(OBJECT_DATASET, out, function));
+    SimContext *context = sim_context(function);
+    if (context == NULL) {
+        return ACL_ERROR_RT_CONTEXT_NULL;
+    }
+    const SimModel *model = sim_model(id, function);
+    if (model == NULL) {
+        return ACL_ERROR_GE_EXEC_MODEL_ID_INVALID;
+    }
+    if (model->context != context) {
+        return sim_fail(ACL_ERROR_RT_MODEL_CONTEXT, "EE1010", "Wrong_Context",
+                        "%s: model %u was loaded in another context than this thread's", function, id);
+    }
+    Run *run = calloc(1, sizeof *run);
+    if (run == NULL) {
+        return sim_fail(ACL_ERROR_GE_MEMORY_ALLOCATION, "E19999", "Host_Memory", "out of host memory");
+    }
+    run->model = id;
+    aclError error = fill_run(run, model->om, in, out, synchronous);
+    if (error != ACL_SUCCESS) {
+        free_run(run);
+        return error;
+    }
+    *prepared = run;
+    return ACL_SUCCESS;
+}
+
+static aclError execute(uint32_t id, const aclmdlDataset *in, aclmdlDataset *out, const char *function)
+{
+    Run *run;
+    TRY(prepare(id, in, out, true, function, &run));
+    aclError error = run_model(run);
+    free_run(run);
+    return error;
+}
+
+SIM_API aclError aclmdlExecute(uint32_t modelId, const aclmdlDataset *input, aclmdlDataset *output)
+{
+    ENTER();
+    return execute(modelId, input, output, __func__);
+}
+
+SIM_API aclError aclmdlExecuteAsync(uint32_t modelId, const aclmdlDataset *input, aclmdlDataset *output, aclrtStream stream)
+{
+    ENTER();
+    Run *run;
+    CONTEXT(context);
+    SimStream *queue;
+    TRY(sim_stream_of(stream, context, __func__, &queue));
+    TRY(prepare(modelId, input, output, false, __func__, &run));
+    return sim_stream_push(queue, run_model, run, free_run);
+}
