@@ -71,8 +71,8 @@ class KvCache:
                 target.copy_from(source[:size])
 
     def _slots(self, slot: int, count: int) -> list[View]:
-        start, stop = slot * self._token, (slot + count) * self._token
-        return [b[start:stop] for b in self._buffers]
+        start, size = slot * self._token, count * self._token
+        return [View(b, start, size) for b in self._buffers]
 
     def close(self) -> None:
         """Free the buffers."""

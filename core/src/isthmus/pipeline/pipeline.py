@@ -40,7 +40,8 @@ class Pipeline:
         )
         self.prompter = Prompter(self.model, self.tokenizer)
         embedding = self.model.embedding
-        self.table = EmbeddingTable(artifact.file(f"{ASSETS}/{embedding.file}"), embedding, self.model.text.hidden)
+        text = self.model.text
+        self.table = EmbeddingTable(artifact.file(f"{ASSETS}/{embedding.file}"), embedding, text.hidden, text.vocab)
         self.vision = VisionEncoder(program, self.model.image) if self.model.image else None
         self._chats: set[Chat] = set()
         self._owns_program = False
