@@ -16,7 +16,7 @@ from rich.table import Table
 from ..errors import IsthmusError
 from ..types import Reality
 
-stderr = Console(stderr=True, highlight=False)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 stdout = Console(highlight=False, soft_wrap=True)
 
 _json_mode = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import numpy as np
@@ -14,13 +14,15 @@ from ..api import open_device
 from ..artifact import MANIFEST, Artifact, manifest_as_json
 from ..errors import InputError
 from ..graphset import FILE as GRAPHSET_FILE
-from ..graphset import GraphSet
 from ..registry import registry
 from ..types import DType, EntrySpec
 from . import flags
 from .build import artifact_lines
 from .models import Build, resolve_artifact
 from .output import emit, human, label, table, working
+
+if TYPE_CHECKING:
+    from ..graph.inspect import SetSummary
 
 
 def size(
@@ -65,8 +67,6 @@ def inspect(
     json: flags.Json = False,
 ) -> None:
     """Describe a file or directory without loading it on a device."""
-    from ..graph.inspect import inspect_graph, inspect_graph_set  # the graph toolchain takes a second to import
-
     if not path.exists():
         raise InputError(f"{path} does not exist")
     if (path / MANIFEST).is_file():
@@ -76,12 +76,11 @@ def inspect(
             {**manifest_as_json(artifact.manifest), "contents": {k: v for k, v in files.items() if v}},
             *artifact_lines(artifact),
         )
-    elif (path / GRAPHSET_FILE).is_file():
-        facts = inspect_graph_set(GraphSet.open(path))
-        emit(facts, *_graph_lines(facts))
-    elif path.suffix == ".onnx":
-        facts = inspect_graph(path)
-        emit(facts, *_graph_lines({"graphs": {path.name: facts}}))
+    elif (path / GRAPHSET_FILE).is_file() or path.suffix == ".onnx":
+        from ..graph.inspect import inspect as inspect_graphs  # the graph toolchain takes a second to import
+
+        summary = inspect_graphs(path)
+        emit(attrs.asdict(summary), *_graph_tables(summary))
     elif (facts := inspect_file(path) or {}) and path.is_file():
         emit(facts, table(str(path), ("fact", "value"), list(facts.items())))
     else:
@@ -200,7 +199,21 @@ def _describe_array(name: str, array: np.ndarray[Any, Any]) -> tuple[object, ...
     return (name, str(array.dtype), list(array.shape), *stats, finite)
 
 
-def _graph_lines(facts: dict[str, Any]) -> list[Any]:
+def _graph_tables(summary: SetSummary) -> list[Any]:
     return [
-        table(name, ("fact", "value"), [(k, v) for k, v in graph.items()]) for name, graph in facts["graphs"].items()
+        table(
+            f"{entry}: {graph.file}, dialect {summary.dialect}",
+            ("fact", "value"),
+            [
+                ("inputs", ", ".join(f"{v.name}: {v.dtype}{list(v.shape)}" for v in graph.inputs)),
+                ("outputs", ", ".join(f"{v.name}: {v.dtype}{list(v.shape)}" for v in graph.outputs)),
+                ("opsets", ", ".join(f"{k or 'ai.onnx'} {v}" for k, v in graph.opsets.items())),
+                ("operators", ", ".join(f"{k} {v}" for k, v in graph.operators.items())),
+                (
+                    "weights",
+                    f"{human(graph.weight_bytes)} ({', '.join(f'{k} {human(v)}' for k, v in graph.weights.items())})",
+                ),
+            ],
+        )
+        for entry, graph in summary.graphs.items()
     ]
