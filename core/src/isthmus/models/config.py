@@ -50,6 +50,35 @@ class Config:
         """A nested object, which must be there."""
         return Config(f"{self.where}: {key}", self._typed(key, dict, "an object"))
 
+    def optional_section(self, key: str) -> Config:
+        """A nested object; one that is absent or null is empty."""
+        return Config(f"{self.where}: {key}", self._typed(key, dict, "an object", {}))
+
+    def sections(self, key: str) -> list[Config]:
+        """A list of objects; one that is absent or null is empty."""
+        listed = self._typed(key, list, "a list", [])
+        if not all(isinstance(item, dict) for item in listed):
+            self._bad(key, listed, "a list of objects")
+        return [Config(f"{self.where}: {key}", item) for item in listed]
+
+    def texts(self, key: str) -> list[str]:
+        """A list of strings; one that is absent or null is empty."""
+        listed = self._typed(key, list, "a list", [])
+        if not all(isinstance(item, str) for item in listed):
+            self._bad(key, listed, "a list of strings")
+        return list(listed)
+
+    def token_id(self, key: str) -> int:
+        """A non-negative integer."""
+        value: int = self._typed(key, int, "a token id")
+        if value < 0:
+            self._bad(key, value, "a token id")
+        return value
+
+    def token_ids(self) -> dict[str, int]:
+        """The whole object as token strings to ids."""
+        return {token: self.token_id(token) for token in self.data}
+
     def integer(self, key: str, default: int = _MISSING) -> int:
         """A positive integer."""
         value: int = self._typed(key, int, "an integer", default)
@@ -107,4 +136,4 @@ class Config:
         raise InputError(f"{self.where} has no {key}", why="it is the configuration of another kind of model")
 
     def _bad(self, key: str, value: Any, what: str) -> NoReturn:
-        raise InputError(f"{self.where}: {key} is {json.dumps(value)}, not {what}")
+        raise InputError(f"{self.where}: {key} is {json.dumps(value)[:80]}, not {what}")

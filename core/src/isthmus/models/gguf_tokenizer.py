@@ -25,16 +25,19 @@ def tokenizer_json(meta: Config) -> bytes:
         raise InputError(f"{meta.where}: {len(tokens)} tokens but {len(kinds)} token types")
     special = [t for t, kind in zip(tokens, kinds) if kind in (_CONTROL, _USER_DEFINED)]
     bos = _token(meta, "bos") if meta.flag("tokenizer.ggml.add_bos_token", False) else None
-    return _build(tokens, merges, special, digits_apart=_DIGITS_APART[pre], bos=bos)
-
-
-def _build(tokens: list[str], merges: list[str], special: list[str], *, digits_apart: bool, bos: str | None) -> bytes:
     try:
-        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+        return _build(tokens, merges, special, digits_apart=_DIGITS_APART[pre], bos=bos)
     except ImportError as error:
         raise UnavailableError(
             "the tokenizers library is not installed", fix="pip install 'isthmus[pipeline]'"
         ) from error
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise InputError(f"the tokenizer in {meta.where} cannot be built: {error}") from error
+
+
+def _build(tokens: list[str], merges: list[str], special: list[str], *, digits_apart: bool, bos: str | None) -> bytes:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
     ids = {token: i for i, token in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     built = Tokenizer(models.BPE(vocab=ids, merges=pairs))

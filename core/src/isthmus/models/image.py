@@ -64,7 +64,7 @@ def _spec(
 
 def _three(processor: Config, key: str, default: list[float]) -> tuple[float, float, float]:
     value = processor.get(key) or default
-    if not isinstance(value, list) or len(value) != 3 or not all(isinstance(v, int | float) for v in value):
+    if not isinstance(value, list) or len(value) != 3 or not all(type(v) in (int, float) for v in value):
         raise InputError(f"{processor.where}: {key} is {value!r}, not three numbers")
     return (float(value[0]), float(value[1]), float(value[2]))
 

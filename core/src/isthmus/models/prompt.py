@@ -26,14 +26,16 @@ _PLAIN = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 def native_prompt(directory: Path, model: Config, vocabulary: Vocabulary) -> PromptSpec:
     """transformers' InternVL: the text of InternVL 2.5, without a default system message, as its chat template."""
     tokenizer = Config.load_optional(directory / "tokenizer_config.json")
-    names = {**tokenizer.data, **(tokenizer.get("extra_special_tokens") or {})}
-    prompt = PromptSpec(
-        "internvl2_5",
-        None,
-        names.get("start_image_token", "<img>"),
-        names.get("context_image_token", "<IMG_CONTEXT>"),
-        names.get("end_image_token", "</img>"),
+    extra = tokenizer.optional_section("extra_special_tokens")
+    start, context, end = (
+        extra.text(key, tokenizer.text(key, default))
+        for key, default in (
+            ("start_image_token", "<img>"),
+            ("context_image_token", "<IMG_CONTEXT>"),
+            ("end_image_token", "</img>"),
+        )
     )
+    prompt = PromptSpec("internvl2_5", None, start, context, end)
     _check_image_tokens(prompt, vocabulary)
     found, stated = vocabulary.id(prompt.image_context), model.integer("image_token_id")
     if found != stated:
@@ -59,7 +61,7 @@ def text_prompt(directory: Path) -> PromptSpec:
     """A text-only checkpoint's own Jinja template; without one the prompt is the text itself."""
     tokenizer = Config.load_optional(directory / "tokenizer_config.json")
     file = directory / "chat_template.jinja"
-    template = file.read_text("utf-8") if file.is_file() else _default_template(tokenizer.get("chat_template"))
+    template = file.read_text("utf-8") if file.is_file() else _named_template(tokenizer)
     return jinja_prompt(template, {name: _token_text(tokenizer.get(name)) for name in ("bos_token", "eos_token")})
 
 
@@ -87,7 +89,7 @@ def stop_ids(directory: Path, text: Config, prompt: PromptSpec, vocabulary: Voca
 def _ids(config: Config) -> set[int]:
     value = config.get("eos_token_id")
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(i, int) and i >= 0 for i in listed):
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in listed):
         raise InputError(f"{config.where}: eos_token_id is {json.dumps(value)}, not one or more token ids")
     return set(listed)
 
@@ -103,8 +105,9 @@ def _token_text(value: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _default_template(value: Any) -> str | None:
+def _named_template(tokenizer: Config) -> str | None:
     """``chat_template`` is a string, or a list of named ones."""
-    if isinstance(value, list):
-        value = next((t.get("template") for t in value if t.get("name") == "default"), None)
-    return value if isinstance(value, str) else None
+    if isinstance(tokenizer.get("chat_template"), list):
+        named = [t for t in tokenizer.sections("chat_template") if t.get("name") == "default"]
+        return named[0].text("template") if named else None
+    return tokenizer.text("chat_template", "")

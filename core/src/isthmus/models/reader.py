@@ -28,7 +28,7 @@ def open_checkpoint(path: Path, *, tiles_per_call: int = 1) -> Checkpoint:
     kind = config.text("model_type")
     if config.get("quantization_config"):
         raise UnsupportedError(
-            f"{config.where}: quantization_config of method {config.get('quantization_config').get('quant_method')!r}",
+            f"{config.where}: quantization_config of method {config.section('quantization_config').get('quant_method')!r}",
             fix="use the unquantised checkpoint; quantise when compiling",
         )
     if kind == "internvl":

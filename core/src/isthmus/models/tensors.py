@@ -58,7 +58,7 @@ def _open_sharded(directory: Path) -> dict[str, Tensor]:
     index = directory / _INDEX
     try:
         shard_of: Mapping[str, str] = json.loads(index.read_text("utf-8"))["weight_map"]
-        shards = sorted(set(shard_of.values()))
+        shards = sorted({str(name) for name in shard_of.values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{index} is not a safetensors index: {error!r}") from error
     missing = [name for name in shards if Path(name).name != name or not (directory / name).is_file()]

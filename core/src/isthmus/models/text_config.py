@@ -63,8 +63,8 @@ def family_of(config: Config, *, native: bool) -> str:
     if native:
         kind = config.text("model_type")
     else:
-        names = config.get("architectures")
-        if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        names = config.texts("architectures")
+        if not names:
             raise InputError(f"{config.where} has no architectures", why="it names the language model")
         kind = FAMILIES.get(names[0], names[0])
     if kind in FAMILIES.values():
@@ -109,28 +109,26 @@ def _refuse_variants(config: Config, family: str) -> None:
     config.require("partial_rotary_factor", 1, 1.0, default=1.0)
     config.require("bias" if family == "internlm2" else "attention_bias", False, default=False)
     config.require("mlp_bias", False, default=False)
-    kinds = set(config.get("layer_types") or ["full_attention"])
+    kinds = set(config.texts("layer_types") or ["full_attention"])
     if kinds != {"full_attention"}:
         raise UnsupportedError(f"{config.where}: layer_types holds {', '.join(sorted(kinds - {'full_attention'}))}")
 
 
 def _rope_theta(config: Config, max_positions: int) -> float:
     """The base of plain rotary embedding. ``rope_parameters`` (transformers 5) holds both base and scaling."""
-    parameters = config.section("rope_parameters") if config.get("rope_parameters") else Config(config.where, {})
-    scaling = config.section("rope_scaling") if config.get("rope_scaling") else parameters
-    for scope in (parameters, scaling):
-        _refuse_scaling(scope, max_positions)
+    parameters = config.optional_section("rope_parameters")
+    for scaling in (parameters, config.optional_section("rope_scaling")):
+        _refuse_scaling(scaling, max_positions)
     return (parameters if parameters.get("rope_theta") is not None else config).number("rope_theta")
 
 
 def _refuse_scaling(scaling: Config, max_positions: int) -> None:
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    original = scaling.get("original_max_position_embeddings") or max_positions
-    if kind == "default" or (kind == "dynamic" and original >= max_positions):
-        return  # dynamic NTK equals the plain base up to max_position_embeddings, and contexts never exceed that
-    if kind == "dynamic":
+    kind = scaling.text("rope_type", scaling.text("type", "default"))
+    if kind not in ("default", "dynamic"):
+        raise UnsupportedError(f"{scaling.where}: rope type {kind!r}; supported: default, dynamic")
+    start = scaling.integer("original_max_position_embeddings", max_positions)
+    if kind == "dynamic" and start < max_positions:  # up to there it equals the plain base
         raise UnsupportedError(
-            f"{scaling.where}: dynamic rope scaling starts at {original} of {max_positions} positions",
+            f"{scaling.where}: dynamic rope scaling starts at {start} of {max_positions} positions",
             why="the rotation of earlier tokens would change within a context",
         )
-    raise UnsupportedError(f"{scaling.where}: rope type {kind!r}; supported: default, dynamic")

@@ -36,8 +36,8 @@ def open_text(path: Path, config: Config) -> Checkpoint:
 
 def _refuse_other_kinds(config: Config) -> None:
     kind = config.text("model_type")
-    architectures = config.get("architectures") or [""]
-    if kind not in FAMILIES.values() and not str(architectures[0]).endswith("ForCausalLM"):
+    causal = any(name.endswith("ForCausalLM") for name in config.texts("architectures"))
+    if kind not in FAMILIES.values() and not causal:
         raise InputError(
             f"{config.where}: model_type is {kind!r}",
             why="this is neither an InternVL model nor a language model",

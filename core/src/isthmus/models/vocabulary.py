@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -44,7 +43,7 @@ def open_vocabulary(directory: Path) -> Vocabulary:
     if (directory / "vocab.json").is_file():
         files = ("vocab.json", "merges.txt")
         _need(directory, files[1])
-        vocab = Config.load(directory / "vocab.json").data
+        vocab = Config.load(directory / "vocab.json").token_ids()
         return Vocabulary(TokenizerSpec("bpe", files, added), directory, {**vocab, **added})
     if (directory / "tokenizer.model").is_file():
         bos = Config.load_optional(directory / "tokenizer_config.json").flag("add_bos_token", True)
@@ -59,24 +58,25 @@ def open_vocabulary(directory: Path) -> Vocabulary:
 
 def _tokenizer_json(directory: Path) -> Vocabulary:
     file = Config.load(directory / "tokenizer.json")
-    vocab = file.section("model").get("vocab")
-    if isinstance(vocab, list):  # unigram: [token, score] pairs
-        vocab = {pair[0]: i for i, pair in enumerate(vocab)}
-    if not isinstance(vocab, dict):
-        raise InputError(f"{file.where}: model has no vocab")
-    added = {token["content"]: token["id"] for token in file.get("added_tokens") or ()}
+    model = file.section("model")
+    if model.get("type") == "Unigram":  # pairs of token and score
+        vocab = {str(pair[0]): i for i, pair in enumerate(model.get("vocab") or ()) if isinstance(pair, list) and pair}
+    else:
+        vocab = model.section("vocab").token_ids()
+    added = {token.text("content"): token.token_id("id") for token in file.sections("added_tokens")}
     return Vocabulary(TokenizerSpec("tokenizer_json", ("tokenizer.json",)), directory, {**vocab, **added})
 
 
 def _added_tokens(directory: Path) -> dict[str, int]:
     """Special tokens outside the vocabulary, from both files that may list them."""
-    listed: dict[str, Any] = dict(Config.load_optional(directory / "added_tokens.json").data)
-    decoder = Config.load_optional(directory / "tokenizer_config.json").get("added_tokens_decoder") or {}
-    for number, token in decoder.items():
-        if listed.setdefault(token["content"], int(number)) != int(number):
+    listed = Config.load_optional(directory / "added_tokens.json").token_ids()
+    decoder = Config.load_optional(directory / "tokenizer_config.json").optional_section("added_tokens_decoder")
+    for number in decoder.data:
+        token = decoder.section(number).text("content")
+        if str(listed.setdefault(token, int(number) if number.isdecimal() else -1)) != number:
             raise InputError(
-                f"token {token['content']!r} is {listed[token['content']]} in added_tokens.json"
-                f" and {number} in tokenizer_config.json of {directory}"
+                f"token {token!r} is {listed[token]} in added_tokens.json and {number} in tokenizer_config.json"
+                f" of {directory}"
             )
     return listed
 
