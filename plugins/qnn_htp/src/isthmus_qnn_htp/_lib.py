@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import mmap
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +29,11 @@ size_of = ctypes.sizeof
 
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: logging.DEBUG}
 _KEPT: list[Any] = []  # callbacks: a library may call them until the process ends
-_libc = ctypes.CDLL(None)
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
 _libc.vsnprintf.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p]
 _stdout_lock = threading.Lock()
 
@@ -219,9 +225,25 @@ class RpcMemory:
         self._library.rpcmem_free(address)
 
 
-def view_at(address: int, size: int) -> memoryview:
-    """Writable memory at an address. The caller keeps it alive."""
-    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+class Addressed:
+    """``size`` bytes at an address, writable; what ``numpy.asarray`` makes of it keeps it alive."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False)}
+
+
+def map_shared(fd: int, size: int) -> Addressed:
+    """Map a file for reading and writing until nobody looks at it any more. ``OSError`` if that fails.
+
+    Python's own mmap keeps a duplicate of the descriptor open for each mapping.
+    """
+    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0)
+    if address == _MAP_FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    mapping = Addressed(address, size)
+    weakref.finalize(mapping, _libc.munmap, address, size).atexit = False
+    return mapping
 
 
 def pointer_to(kind: type[Any]) -> Any:

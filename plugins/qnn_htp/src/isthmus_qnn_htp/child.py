@@ -64,6 +64,11 @@ class Child:
         """Run a command of the worker; ``DeviceLostError`` if the process ends or hangs over it."""
         return json.loads(self._exchange(command, to_json({"call": command, **fields}))[0])
 
+    def release(self, command: str, **fields: Any) -> None:
+        """Run a command that gives something back. A process that has ended has given everything back."""
+        if self in _ALIVE:
+            self.call(command, **fields)
+
     def call_for_fd(self, command: str, **fields: Any) -> tuple[Any, int]:
         """Likewise, with the file descriptor it answers with."""
         answer, fd = self._exchange(command, to_json({"call": command, **fields}), with_fd=True)
@@ -129,11 +134,14 @@ class Child:
             self._wait()
         self.kill()
         status = self._process.returncode
-        how = f"gave no answer for {self._watchdog:g} s" if hung else _ended(status)
+        how = f"gave no answer and computed nothing for {self._watchdog:g} s" if hung else _ended(status)
         lines = "".join(f"\n    {line}" for line in self._lines)
+        outside = (
+            "it was killed from outside, or by the kernel for lack of memory" if status == -signal.SIGKILL else None
+        )
         raise DeviceLostError(
             f"the process that runs QNN {how} during {self._doing}",
-            why=f"its last words:{lines}" if lines else "it left no message; SIGKILL often means out of memory",
+            why=f"its last words:{lines}" if lines else None if hung else outside,
             fix="open the device again with open_device; other devices go on",
         ) from error
 

@@ -72,7 +72,7 @@ class IsolatedDriver(HostDriver):
         return Allocation(_Buffer(answer["id"], memory.bytes), memory.length, granted)
 
     def free(self, handle: _Buffer) -> None:
-        self._child.call("free", memory=handle.id)
+        self._child.release("free", memory=handle.id)
 
     def memory_requirements(self, artifact: Artifact) -> MemoryRequirements:
         return CONVERTER.structure(self._child.call("requirements", **_program(artifact)), MemoryRequirements)
@@ -81,7 +81,7 @@ class IsolatedDriver(HostDriver):
         return int(self._child.call("load", **_program(artifact), target=artifact.manifest.target))
 
     def unload(self, program: int) -> None:
-        self._child.call("unload", program=program)
+        self._child.release("unload", program=program)
 
     def bind(self, program: int, entry: str, inputs: Sequence[Region], outputs: Sequence[Region]) -> _Binding:
         number = self._child.call(
@@ -95,7 +95,7 @@ class IsolatedDriver(HostDriver):
         self._child.send("rebind", HEADER.pack(Kind.REBIND, len(payload)) + payload)
 
     def unbind(self, binding: _Binding) -> None:
-        self._child.call("unbind", binding=binding.id)
+        self._child.release("unbind", binding=binding.id)
 
     def execute(self, binding: _Binding) -> None:
         self._child.send(binding.name, binding.execute)

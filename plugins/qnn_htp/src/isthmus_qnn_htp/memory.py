@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from isthmus.errors import OutOfMemoryError
@@ -21,8 +20,8 @@ class Memory:
     somebody still holds keeps the mapping alive, so that it never dangles.
     """
 
-    def __init__(self, mapping: Any, fd: int, offset: int, size: int, granted: Granted) -> None:
-        whole = np.frombuffer(mapping, np.uint8)
+    def __init__(self, mapping: _lib.Addressed, fd: int, offset: int, size: int, granted: Granted) -> None:
+        whole = np.asarray(mapping)
         usable = whole[offset : offset + size]
         self.length: int = whole.size
         self.address: int = usable.ctypes.data
@@ -83,7 +82,7 @@ class DspMemory:
 
 class _DspBuffer(Memory):
     def __init__(self, rpc: _lib.RpcMemory, base: int, fd: int, length: int, size: int, alignment: int) -> None:
-        super().__init__(_lib.view_at(base, length), fd, -base % alignment, size, Granted.UNKNOWN)
+        super().__init__(_lib.Addressed(base, length), fd, -base % alignment, size, Granted.UNKNOWN)
         self._rpc, self._base = rpc, base
 
     def close_fd(self) -> None:
@@ -97,7 +96,7 @@ class _DspBuffer(Memory):
 def map_shared(fd: int, length: int, offset: int, size: int, granted: Granted) -> Memory:
     """Map what another process allocated; takes over ``fd``."""
     try:
-        return Memory(mmap.mmap(fd, length), -1, offset, size, granted)
+        return Memory(_lib.map_shared(fd, length), -1, offset, size, granted)
     finally:
         os.close(fd)
 
@@ -137,11 +136,11 @@ def _memfd(length: int, size: int, alignment: int, granted: Granted, flags: int 
     fd = os.memfd_create("isthmus-qnn", os.MFD_CLOEXEC | flags)
     try:
         os.posix_fallocate(fd, 0, length)
-        mapping = mmap.mmap(fd, length)
+        mapping = _lib.map_shared(fd, length)
     except OSError as error:
         os.close(fd)
         raise OutOfMemoryError(f"{size} bytes asked for, {free} are free: {error}") from error
-    base = np.frombuffer(mapping, np.uint8).ctypes.data
+    base = np.asarray(mapping).ctypes.data
     return Memory(mapping, fd, -base % alignment, size, granted)
 
 
