@@ -14,7 +14,7 @@ from isthmus.types import EntrySpec, MemoryRequirements, Tolerance
 from onnx import TensorProto
 
 from .figures import Figures
-from .graph import entry_file, entry_spec, read_model
+from .graph import damage_told, entry_file, entry_spec, io_bytes, read_model
 from .options import CompileOptions, Optimization, Prepack
 from .session import failures_as, open_session, session_options
 from .weights import LINE, WeightsFile, fold_casts, graphs, move_weights
@@ -48,11 +48,12 @@ def compile_host(source: GraphSet, out: Path, options: CompileOptions) -> Compil
 def _compile_entry(
     graph: Path, out: Path, entry: str, optimization: Optimization, weights: WeightsFile
 ) -> onnx.ModelProto:
-    entry_spec(read_model(graph), entry)  # says what is not fixed before any work is done
     file = out / entry_file(entry)
-    model = _optimize(graph, file, entry, optimization)
-    move_weights(model, graph, weights, widen=fold_casts(model))
-    onnx.save(model, file)
+    with damage_told(graph):
+        entry_spec(read_model(graph), entry)  # says what is not fixed before any work is done
+        model = _optimize(graph, file, entry, optimization)
+        move_weights(model, graph, weights, widen=fold_casts(model))
+        onnx.save(model, file)
     return model
 
 
@@ -76,7 +77,7 @@ def _requirements(
     return MemoryRequirements(
         weights=weights,
         workspace={name: w.size for name, w in scratch.items()},
-        io={name: sum(t.nbytes for t in (*spec.inputs, *spec.outputs)) for name, spec in entries.items()},
+        io={name: io_bytes(spec) for name, spec in entries.items()},
         exact=all(w.certain for w in scratch.values()),
         own_load=0,
         caller_load=0,

@@ -153,7 +153,7 @@ class CpuDriver(HostDriver):
 def _bind_all(io: ort.IOBinding, spec: EntrySpec, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
     for bind, tensors, regions in ((io.bind_input, spec.inputs, inputs), (io.bind_output, spec.outputs, outputs)):
         for position, region in regions.items():
-            bind_tensor(bind, tensors[position], region.handle.address + region.offset if region.size else 0)
+            bind_tensor(bind, tensors[position], region.handle.address + region.offset)
 
 
 def _check_version(artifact: Artifact) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from isthmus.errors import CompileError
+from isthmus.errors import CompileError, IsthmusError
 from isthmus.types import DType, EntrySpec, TensorSpec
 from onnx import TensorProto
 
@@ -23,13 +25,23 @@ def entry_file(entry: str) -> str:
     return f"{entry}.onnx"
 
 
+@contextmanager
+def damage_told(path: Path) -> Iterator[None]:
+    """Turn what reading a damaged or forged ``.onnx`` file can raise into ``CompileError``."""
+    try:
+        yield
+    except IsthmusError:
+        raise
+    except (DecodeError, KeyError, TypeError, ValueError, onnx.shape_inference.InferenceError) as error:
+        raise CompileError(
+            f"{path} is not a valid ONNX model: {type(error).__name__}: {error}", fix="export it again"
+        ) from error
+
+
 def read_model(path: Path) -> onnx.ModelProto:
     """Read an ``.onnx`` file without its external weights."""
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except DecodeError as error:
-        raise CompileError(f"{path} is not an ONNX model: {error}", fix="export it again") from error
-    if not model.graph.node and not model.graph.output:
+    model = onnx.load(path, load_external_data=False)
+    if not model.graph.output:
         raise CompileError(f"{path} holds no graph", why="the file is empty or truncated", fix="export it again")
     return model
 
@@ -41,6 +53,11 @@ def entry_spec(model: onnx.ModelProto, entry: str) -> EntrySpec:
     if not all(_is_fixed(v) for v in model.graph.output):
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     return EntrySpec(inputs, tuple(_tensor_spec(v, "output", entry) for v in model.graph.output))
+
+
+def io_bytes(spec: EntrySpec) -> int:
+    """Bytes of an entry's inputs and outputs together."""
+    return sum(t.nbytes for t in (*spec.inputs, *spec.outputs))
 
 
 def _is_fixed(value: onnx.ValueInfoProto) -> bool:

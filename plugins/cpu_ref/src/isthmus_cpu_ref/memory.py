@@ -28,7 +28,7 @@ class HostBuffer:
 
     def release(self) -> None:
         """Unmap, now or with the last view a caller still holds: a view never dangles."""
-        self.address, self.bytes = 0, memoryview(b"")
+        self.address, self.bytes = 0, memoryview(bytearray())
 
 
 def address_of(array: np.ndarray[Any, Any]) -> int:
@@ -163,8 +163,6 @@ class HostDriver(DeviceDriver):
 
 
 def view(region: Region) -> memoryview:
-    """The bytes of a region, writable, without a copy. An empty region has no allocation behind it."""
-    if not region.size:
-        return memoryview(b"")
+    """The bytes of a region, writable, without a copy."""
     whole: memoryview = region.handle.bytes
     return whole[region.offset : region.offset + region.size]

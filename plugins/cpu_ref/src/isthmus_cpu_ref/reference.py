@@ -19,31 +19,47 @@ from isthmus.spi import CallerMemory, CompileReport, Region
 from isthmus.types import Capability, EntrySpec, MemoryRequirements, Tolerance
 
 from .evaluate import FAILURES, Evaluation, last_uses
-from .graph import ONNX_TYPES, entry_file, entry_spec, read_model
+from .graph import ONNX_TYPES, damage_told, entry_file, entry_spec, io_bytes, read_model
 from .memory import HostDriver, host_memory, view
 from .weights import WeightsFile, graphs, move_weights, tensor_bytes
 from .widen import NARROW, NOT_DOUBLE, to_array, to_bytes, widened
 
 
+@attrs.frozen
+class CompiledGraph:
+    """One entry as it was written, and the most its results take at once, in bytes."""
+
+    model: onnx.ModelProto
+    spec: EntrySpec
+    scratch: int
+
+
 def compile_reference(source: GraphSet, out: Path) -> CompileReport:
     """Write each graph unchanged, over one ``weights.data``. ``CompileError`` names an operator that is not ONNX's."""
-    models: dict[str, onnx.ModelProto] = {}
+    compiled: dict[str, CompiledGraph] = {}
     with WeightsFile(out) as weights:
         for entry, file in source.graphs.items():
-            model = models[entry] = read_model(source.path / file)
-            move_weights(model, source.path / file, weights)
-            onnx.save(model, out / entry_file(entry))
-            Evaluation(model, {}, entry)  # refuses what it cannot evaluate
-    entries = {name: entry_spec(model, name) for name, model in models.items()}
+            with damage_told(source.path / file):
+                compiled[entry] = _compile_entry(source.path / file, out, entry, weights)
+    entries = {name: graph.spec for name, graph in compiled.items()}
     halves = any(t.dtype.bits == 16 for spec in entries.values() for t in spec.outputs)
     return CompileReport(
         entries=entries,
-        memory=_requirements(models, entries, weights.size),
+        memory=_requirements(compiled, weights.size),
         toolchain={"onnx": onnx.__version__, "numpy": np.__version__},
         tolerance=Tolerance(rtol=1e-3, atol=1e-6) if halves else Tolerance(rtol=1e-6, atol=1e-7),
-        placement=_computed_narrower(models),
+        placement={f"{e}/{node}": "float32" for e, graph in compiled.items() for node in _not_double(graph.model)},
         notes=("float tensors are float64 inside, and are rounded to their own type as outputs",),
     )
+
+
+def _compile_entry(graph: Path, out: Path, entry: str, weights: WeightsFile) -> CompiledGraph:
+    model = read_model(graph)
+    spec = entry_spec(model, entry)
+    move_weights(model, graph, weights)
+    onnx.save(model, out / entry_file(entry))
+    Evaluation(model, {}, entry)  # refuses what it cannot evaluate
+    return CompiledGraph(model, spec, _peak_bytes(model))
 
 
 @attrs.define(eq=False)
@@ -122,33 +138,25 @@ def _load(artifact: Artifact, entry: str, spec: EntrySpec) -> Evaluation:
     return Evaluation(model, weights, entry)
 
 
-def _computed_narrower(models: Mapping[str, onnx.ModelProto]) -> dict[str, str]:
-    return {
-        f"{entry}/{node.name or node.output[0]}": "float32"
-        for entry, model in models.items()
-        for graph in graphs(model.graph)
-        for node in graph.node
-        if node.op_type in NOT_DOUBLE
-    }
+def _not_double(model: onnx.ModelProto) -> list[str]:
+    """Nodes that onnx.reference computes in float32."""
+    nodes = (node for graph in graphs(model.graph) for node in graph.node)
+    return [node.name or node.output[0] for node in nodes if node.op_type in NOT_DOUBLE]
 
 
-def _requirements(
-    models: Mapping[str, onnx.ModelProto], entries: Mapping[str, EntrySpec], weights: int
-) -> MemoryRequirements:
-    io = {name: sum(t.nbytes for t in (*spec.inputs, *spec.outputs)) for name, spec in entries.items()}
-    scratch = {name: _peak_bytes(model) for name, model in models.items()}
-    wide = sum(_wide_bytes(t.dims, t.data_type) for model in models.values() for t in model.graph.initializer)
-    load = wide + sum(scratch.values())
+def _requirements(compiled: Mapping[str, CompiledGraph], weights: int) -> MemoryRequirements:
+    wide = sum(_wide_bytes(t.dims, t.data_type) for graph in compiled.values() for t in graph.model.graph.initializer)
+    load = wide + sum(graph.scratch for graph in compiled.values())
     return MemoryRequirements(
         weights=weights,
-        workspace=scratch,
-        io=io,
+        workspace={name: graph.scratch for name, graph in compiled.items()},
+        io={name: io_bytes(graph.spec) for name, graph in compiled.items()},
         exact=False,
         own_load=load,
         caller_load=load,
         notes=(
             f"weights are copied as float64, per entry: {wide} bytes",
-            "workspace: results of nodes in float64, from first to last use; what numpy takes within a node is not counted",
+            "workspace: results of nodes in float64, first to last use; what numpy takes within a node is not counted",
             "no caller weights, no caller workspace: numpy computes in memory of its own",
         ),
     )

@@ -11,7 +11,6 @@ from typing import Any
 
 import onnxruntime as ort
 from isthmus.errors import IsthmusError, OutOfMemoryError
-from isthmus.spi import Region
 from isthmus.types import DType, TensorSpec, VendorStatus
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
@@ -27,8 +26,10 @@ LEVELS = {
 }
 FAILURES = (
     state.EPFail, state.EngineError, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf,
-    state.NoModel, state.NoSuchFile, state.NotFound, state.NotImplemented, state.RuntimeException, MemoryError,
+    state.NoModel, state.NoSuchFile, state.NotFound, state.NotImplemented, state.RuntimeException, MemoryError, RuntimeError,
+    UnicodeDecodeError,
 )  # fmt: skip
+"""What ONNX Runtime raises; a message that quotes a name which is not UTF-8 comes as ``UnicodeDecodeError``."""
 _FATAL = 4
 _RENAMED = {"float": "float32", "double": "float64"}
 
@@ -77,11 +78,6 @@ def tensor_spec(value: ort.NodeArg) -> TensorSpec | None:
     if match is None or match[1] == "string" or not all(isinstance(d, int) for d in value.shape):
         return None
     return TensorSpec(value.name, DType(_RENAMED.get(match[1], match[1])), tuple(value.shape))
-
-
-def address_in(region: Region) -> int:
-    """Address of a region; 0 for an empty one, which has no allocation."""
-    return int(region.handle.address) + region.offset if region.size else 0
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import attrs
 import onnx
 from isthmus.types import EntrySpec
 
-from .graph import read_model
+from .graph import io_bytes, read_model
 from .session import open_session, session_options, tensor_spec
 from .weights import graphs
 
@@ -33,8 +33,7 @@ class Workspace:
 def workspace_of(model: Path, spec: EntrySpec, *, packed: bool) -> Workspace:
     """Scratch of the compiled graph ``model``, whose ``weights.data`` lies beside it."""
     tensors = _intermediate_bytes(model)
-    io = sum(t.nbytes for t in (*spec.inputs, *spec.outputs))
-    if tensors is not None and tensors + io < SMALL:
+    if tensors is not None and tensors + io_bytes(spec) < SMALL:
         return Workspace(tensors, "the sum of its intermediate tensors")
     command = [sys.executable, "-m", f"{__package__}.measure", str(model), *(["packed"] if packed else [])]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
