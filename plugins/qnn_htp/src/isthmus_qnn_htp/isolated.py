@@ -23,7 +23,7 @@ from .memory import map_shared
 from .wire import CONVERTER, HEADER, Kind, execute_frame, pack_rebind
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Buffer:
     id: int
     bytes: memoryview
@@ -72,6 +72,7 @@ class IsolatedDriver(HostDriver):
         return Allocation(_Buffer(answer["id"], memory.bytes), memory.length, granted)
 
     def free(self, handle: _Buffer) -> None:
+        handle.bytes = memoryview(b"")  # unmapped here, unless the caller still looks at it
         self._child.release("free", memory=handle.id)
 
     def memory_requirements(self, artifact: Artifact) -> MemoryRequirements:
