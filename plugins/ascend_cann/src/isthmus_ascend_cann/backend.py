@@ -102,9 +102,12 @@ class AscendBackend(Backend):
         return compile_graphs(source, target, out, options, simulator=_lib.simulator_named())
 
     def inspect(self, file: Path) -> Mapping[str, Any] | None:
-        from .om import is_om, read_om
+        from .om import Kind, kind_of, read_om
 
-        return read_om(file).describe() if is_om(file) else None
+        kind = kind_of(file)
+        if kind is Kind.OM2:
+            return {"format": "om2", "known": False, "why": "a zip container of newer CANN, which is not parsed here"}
+        return read_om(file).describe() if kind is Kind.OM else None
 
     def doctor(self) -> Mapping[str, str]:
         from .doctor import facts

@@ -1,7 +1,8 @@
-"""Bindings: the data sets of one entry, built once, re-pointed between steps, and with the gear set for good."""
+"""Bindings: the data sets of one entry, built once and re-pointed between steps, and its gear, set before each run."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -26,6 +27,8 @@ class Binding:
     outputs: list[int]
     release: ExitStack
     """Destroys them all."""
+    set_gear: Callable[[], None] | None = None
+    """Chooses the entry's gear. Before every execute: a model remembers the last choice, whichever binding made it."""
     gear: Block | None = None
     """Memory of the gear input."""
 
@@ -43,10 +46,19 @@ def bind(
             regions.insert(model.gate.index, gear)
         in_buffers = [_add(acl, release, input_set, r) for r in regions]
         out_buffers = [_add(acl, release, output_set, r) for r in outputs]
+        made = Binding(model.id, input_set, output_set, in_buffers, out_buffers, release)
         if plan.gear is not None and model.gate is not None:
-            _set_gear(acl, model, model.gate, input_set, plan.gear)
+            made.set_gear = functools.partial(_set_gear, acl, model, model.gate, input_set, plan.gear)
             del in_buffers[model.gate.index]
-        return Binding(model.id, input_set, output_set, in_buffers, out_buffers, release.pop_all())
+        made.release = release.pop_all()
+    return made
+
+
+def submit(acl: Acl, binding: Binding, stream: int) -> None:
+    """Queue one run of the entry."""
+    if binding.set_gear is not None:
+        binding.set_gear()
+    acl.aclmdlExecuteAsync(binding.model, binding.input_set, binding.output_set, stream)
 
 
 def rebind(acl: Acl, binding: Binding, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:

@@ -35,6 +35,7 @@ class AscendDriver(DeviceDriver):
         self.info = info
         self._context = context
         self._plans: dict[Path, ProgramPlan] = {}
+        self._bindings: list[Binding] = []
         self._memory = Memory(context, p2p=p2p, giant_pages=giant_pages, staging=staging, explain=self._explain)
 
     # ---- memory
@@ -161,6 +162,7 @@ class AscendDriver(DeviceDriver):
             with self._context.entered() as acl:
                 made = bindings.bind(acl, program, entry, inputs, outputs, region)
             made.gear = block
+            self._bindings.append(made)
             undo.pop_all()
         return made
 
@@ -169,6 +171,7 @@ class AscendDriver(DeviceDriver):
             bindings.rebind(acl, binding, inputs, outputs)
 
     def unbind(self, binding: Binding) -> None:
+        self._bindings.remove(binding)
         with ExitStack() as steps:
             if binding.gear is not None:
                 steps.callback(self._memory.free, binding.gear)
@@ -179,7 +182,7 @@ class AscendDriver(DeviceDriver):
     def execute(self, binding: Binding) -> None:
         context = self._context
         with context.entered() as acl:
-            acl.aclmdlExecuteAsync(binding.model, binding.input_set, binding.output_set, context.stream)
+            bindings.submit(acl, binding, context.stream)
             context.wait()
 
     def profile(self, binding: Binding) -> Sequence[ProfileEvent]:
@@ -190,7 +193,7 @@ class AscendDriver(DeviceDriver):
             start, end = (_event(acl, release) for _ in range(2))
             acl.aclrtRecordEvent(start, context.stream)
             before = time.perf_counter()
-            acl.aclmdlExecuteAsync(binding.model, binding.input_set, binding.output_set, context.stream)
+            bindings.submit(acl, binding, context.stream)
             submit = time.perf_counter() - before
             acl.aclrtRecordEvent(end, context.stream)
             context.wait()
@@ -202,6 +205,8 @@ class AscendDriver(DeviceDriver):
         with ExitStack() as steps:
             steps.callback(self._context.close)
             steps.callback(self._memory.close)
+            for binding in self._bindings:  # left over only if the device is lost; they are host memory
+                steps.push(binding.release)
             steps.callback(self._context.stop)
 
 

@@ -22,6 +22,7 @@ from isthmus.types import DType, TensorSpec
 
 from . import _abi
 from .gears import GearKind, Gears
+from .om_parts import DamagedError, exactly, fields, limited
 
 MAGIC = 0x444F4D49  # "IMOD"
 HEADER = struct.Struct("<III64sIBBBB32sI32sII20sBxxxQBB62s")
@@ -155,11 +156,21 @@ class Om:
         }
 
 
-def is_om(path: Path) -> bool:
-    """Whether the first bytes are those of an ``.om`` or of its successor, OM2."""
+class Kind(enum.Enum):
+    """What a file is, by its first bytes."""
+
+    OM = "om"
+    OM2 = "om2"
+    OTHER = "other"
+
+
+def kind_of(path: Path) -> Kind:
+    """An ``.om``, its successor OM2 (a zip that is called ``.om``), or something else."""
     with path.open("rb") as file:
         start = file.read(4)
-    return start == struct.pack("<I", MAGIC) or (start == _ZIP and path.suffix == ".om")
+    if start == struct.pack("<I", MAGIC):
+        return Kind.OM
+    return Kind.OM2 if start == _ZIP and path.suffix == ".om" else Kind.OTHER
 
 
 def read_om(path: Path) -> Om:
@@ -167,7 +178,7 @@ def read_om(path: Path) -> Om:
     with path.open("rb") as file:
         try:
             return _read(file, path.stat().st_size)
-        except (_DamagedError, struct.error, ValueError) as error:
+        except (DamagedError, struct.error, ValueError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(
@@ -189,23 +200,19 @@ def weights_sha256(path: Path, om: Om) -> str:
     return digest.hexdigest()
 
 
-class _DamagedError(Exception):
-    pass
-
-
 def _read(file: BinaryIO, size: int) -> Om:
     start = file.read(HEADER.size)
     if start.startswith(_ZIP):
         raise InputError("an OM2 container (zip); only the older .om layout is known here", fix="inspect it with CANN")
     if len(start) < HEADER.size:
-        raise _DamagedError(f"{size} bytes are less than a header")
-    fields = HEADER.unpack(start)
-    magic, head_size, version, _, short_length, encrypted = fields[:6]
+        raise DamagedError(f"{size} bytes are less than a header")
+    header = HEADER.unpack(start)
+    magic, head_size, version, _, short_length, encrypted = header[:6]
     if magic != MAGIC or head_size != HEADER.size:
-        raise _DamagedError("no IMOD header")
-    name, models, platform, long_length, unknown = fields[9], fields[13], fields[14], fields[16], fields[18]
+        raise DamagedError("no IMOD header")
+    name, models, platform, long_length, unknown = (header[i] for i in (9, 13, 14, 16, 18))
     if (length := long_length or short_length) != size - HEADER.size:
-        raise _DamagedError(f"the header announces {HEADER.size + length} bytes, the file has {size}")
+        raise DamagedError(f"the header announces {HEADER.size + length} bytes, the file has {size}")
     partitions = tuple(_partitions(file, size, wide=long_length != 0))
     inputs, outputs, gears = _inout(file, partitions)
     task = dict(_integers(file, partitions, Partition.TASK_INFO))
@@ -232,27 +239,20 @@ def _partitions(file: BinaryIO, size: int, wide: bool) -> Iterator[tuple[int, in
     head, entry = (
         (struct.Struct("<I4x"), struct.Struct("<I4xQQ")) if wide else (struct.Struct("<I"), struct.Struct("<III"))
     )
-    (count,) = head.unpack(_exactly(file, head.size))
+    (count,) = head.unpack(exactly(file, head.size))
     if count > _MAX_PARTITIONS:
-        raise _DamagedError(f"{count} partitions")
-    table = _exactly(file, count * entry.size)
+        raise DamagedError(f"{count} partitions")
+    table = exactly(file, count * entry.size)
     offset = HEADER.size + head.size + len(table)
     for kind, _, length in entry.iter_unpack(table):
         if length > size - offset:
-            raise _DamagedError(f"partition {kind} of {length} bytes at {offset} leaves the file of {size}")
+            raise DamagedError(f"partition {kind} of {length} bytes at {offset} leaves the file of {size}")
         yield kind, offset, length
         offset += length
 
 
 def _span(partitions: tuple[tuple[int, int, int], ...], kind: Partition) -> tuple[int, int]:
     return next(((o, s) for k, o, s in partitions if k == kind), (0, 0))
-
-
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    data = file.read(size)
-    if len(data) != size:
-        raise _DamagedError(f"{size} bytes expected, {len(data)} left")
-    return data
 
 
 def _text(raw: bytes) -> str:
@@ -272,14 +272,14 @@ def _inout(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Gears | None]:
     offset, size = _span(partitions, Partition.INOUT_INFO)
     if size > _MAX_INOUT:
-        raise _DamagedError(f"{size} bytes of input and output descriptions")
+        raise DamagedError(f"{size} bytes of input and output descriptions")
     file.seek(offset)
-    stream = io.BytesIO(_exactly(file, size))
+    stream = io.BytesIO(exactly(file, size))
     tensors: dict[int, tuple[Tensor, ...]] = {}
     gears: Gears | None = None
     while stream.tell() < size:
-        kind, length = struct.unpack("<II", _exactly(stream, 8))
-        record = _exactly(stream, length)
+        kind, length = struct.unpack("<II", exactly(stream, 8))
+        record = exactly(stream, length)
         if kind in (0, 1):
             tensors[kind] = tuple(_tensors(io.BytesIO(record)))
         elif kind in _GEAR_RECORDS and length > 4:
@@ -292,90 +292,49 @@ _GEAR_RECORDS = {2: GearKind.BATCH, 3: GearKind.IMAGE, 4: GearKind.DIMS}
 
 
 def _tensors(stream: BinaryIO) -> Iterator[Tensor]:
-    (count,) = struct.unpack("<I", _exactly(stream, 4))
+    (count,) = struct.unpack("<I", exactly(stream, 4))
     for _ in range(count):  # a count that lies runs into the end of the record
-        size, layout, dtype, name, dims, dims_v2, ranges = struct.unpack("<QiiIIII", _exactly(stream, 32))
-        text = _exactly(stream, _limited(name, _MAX_STRING)).decode("utf-8", errors="replace")
+        size, layout, dtype, name, dims, dims_v2, ranges = struct.unpack("<QiiIIII", exactly(stream, 32))
+        text = exactly(stream, limited(name, _MAX_STRING)).decode("utf-8", errors="replace")
         shape, shape_v2 = _dims(stream, dims), _dims(stream, dims_v2)
-        _exactly(stream, ranges)
+        exactly(stream, ranges)
         yield Tensor(text, dtype, layout, shape, shape_v2 or shape, size)
 
 
 def _dims(stream: BinaryIO, length: int) -> tuple[int, ...]:
-    if _limited(length, 8 * _MAX_RANK) % 8:
-        raise _DamagedError(f"{length} bytes of dimensions")
-    return struct.unpack(f"<{length // 8}q", _exactly(stream, length))
-
-
-def _limited(value: int, limit: int) -> int:
-    if value > limit:
-        raise _DamagedError(f"a length of {value} where at most {limit} makes sense")
-    return value
+    if limited(length, 8 * _MAX_RANK) % 8:
+        raise DamagedError(f"{length} bytes of dimensions")
+    return struct.unpack(f"<{length // 8}q", exactly(stream, length))
 
 
 def _gears(kind: GearKind, stream: io.BytesIO) -> Gears:
     """Batch: u32 n, i64 each. Image and dims: u32 n, u32 length of each group, then the i64 values of all groups."""
-    (count,) = struct.unpack("<I", _exactly(stream, 4))
-    _limited(count, _MAX_GEARS)
-    lengths = [1] * count if kind is GearKind.BATCH else struct.unpack(f"<{count}I", _exactly(stream, 4 * count))
-    groups = [struct.unpack(f"<{n}q", _exactly(stream, 8 * _limited(n, _MAX_RANK))) for n in lengths]
+    (count,) = struct.unpack("<I", exactly(stream, 4))
+    limited(count, _MAX_GEARS)
+    lengths = [1] * count if kind is GearKind.BATCH else struct.unpack(f"<{count}I", exactly(stream, 4 * count))
+    groups = [struct.unpack(f"<{n}q", exactly(stream, 8 * limited(n, _MAX_RANK))) for n in lengths]
     return Gears(kind, tuple(groups))
-
-
-# ---- protobuf: top-level fields only
-
-
-def _fields(file: BinaryIO, offset: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """Number, wire type, and value (varint) or length of each field; the file stands at its content."""
-    file.seek(offset)
-    end = offset + size
-    while file.tell() < end:
-        key = _varint(file, end)
-        number, wire = key >> 3, key & 7
-        value = _varint(file, end) if wire in (0, 2) else {1: 8, 5: 4}.get(wire)
-        if value is None:
-            raise _DamagedError(f"protobuf wire type {wire}")
-        content = file.tell()
-        length = 0 if wire == 0 else value
-        if length > end - content:
-            raise _DamagedError(f"protobuf field {number} of {length} bytes leaves its partition")
-        yield number, wire, value
-        file.seek(content + length)
-
-
-def _varint(file: BinaryIO, end: int) -> int:
-    value = 0
-    for shift in range(0, 70, 7):
-        if file.tell() >= end:
-            break
-        byte = _exactly(file, 1)[0]
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value
-    raise _DamagedError("a protobuf integer that does not end")
 
 
 def _integers(
     file: BinaryIO, partitions: tuple[tuple[int, int, int], ...], kind: Partition
 ) -> Iterator[tuple[int, int]]:
     """The integer fields of a partition's message."""
-    for number, wire, value in _fields(file, *_span(partitions, kind)):
+    for number, wire, value in fields(file, *_span(partitions, kind)):
         if wire == 0:
             yield number, value
 
 
 def _model_attribute(file: BinaryIO, partitions: tuple[tuple[int, int, int], ...], name: bytes) -> str | None:
     """A string in ``ModelDef.attr`` (field 11): map entries {1: key, 2: AttrDef}, of which field 2 is the string."""
-    for number, wire, length in _fields(file, *_span(partitions, Partition.MODEL_DEF)):
+    for number, wire, length in fields(file, *_span(partitions, Partition.MODEL_DEF)):
         if number == 11 and wire == 2 and length <= _MAX_STRING:
-            entry = io.BytesIO(_exactly(file, length))
-            parts = {n: _exactly(entry, size) for n, w, size in _fields(entry, 0, length) if w == 2}
+            entry = io.BytesIO(exactly(file, length))
+            parts = {n: exactly(entry, size) for n, w, size in fields(entry, 0, length) if w == 2}
             if parts.get(1) == name:
                 value = io.BytesIO(parts.get(2, b""))
                 found = [
-                    _exactly(value, size)
-                    for n, w, size in _fields(value, 0, len(parts.get(2, b"")))
-                    if (n, w) == (2, 2)
+                    exactly(value, size) for n, w, size in fields(value, 0, len(parts.get(2, b""))) if (n, w) == (2, 2)
                 ]
                 return found[0].decode("utf-8", errors="replace") if found else None
     return None
