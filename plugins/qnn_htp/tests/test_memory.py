@@ -76,6 +76,7 @@ def two_huge_pages():
     setting.write_text("0")
 
 
+@pytest.mark.slow  # changes a setting of the machine while it runs
 def test_required_huge_pages_are_huge_in_both_processes_or_refused(device, two_huge_pages, artifact, contexts, case):
     fp32 = case(contexts, "fp32")
     with device.allocate(two_huge_pages + 1, Pages.REQUIRE_HUGE, alignment=two_huge_pages) as buffer:

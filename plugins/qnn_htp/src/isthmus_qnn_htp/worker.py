@@ -32,7 +32,7 @@ from .memory import Memory
 from .program import Binding, Program
 from .wire import CONVERTER, Channel, Kind, error_to_json, to_json, unpack_binding, unpack_rebind
 
-LOG_MARK = "\x1e"
+LOG_MARK = "\x02"
 
 
 class Worker:
