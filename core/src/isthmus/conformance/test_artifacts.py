@@ -54,19 +54,6 @@ def test_an_artifact_is_not_changed_by_being_used(device: Device, artifact: Arti
 
 
 @SIMPLE
-def test_an_artifact_may_be_read_only(device: Device, artifact: Artifact, copied: Path, case: Case) -> None:
-    for path in (*copied.rglob("*"), copied):
-        path.chmod(path.stat().st_mode & 0o555)
-    try:
-        with device.load(Artifact.open(copied)) as program:
-            inputs = case.inputs("main", 1)
-            check(case, "main", inputs, program.run("main", inputs), artifact.manifest.tolerance)
-    finally:
-        for path in (copied, *copied.rglob("*")):
-            path.chmod(path.stat().st_mode | 0o700)
-
-
-@SIMPLE
 def test_an_artifact_for_another_target_is_refused(device: Device, copied: Path) -> None:
     for key in ("target", "backend"):
         other = edit(copied, lambda data, key=key: data.update({key: "elsewhere"}))  # type: ignore[misc]
