@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,9 +65,6 @@ def _compiler(options: CompileOptions) -> Compiler:
 
 def _groups(source: GraphSet, options: CompileOptions) -> list[tuple[str, ...]]:
     """Entries that go into one binary. ONNX Runtime puts several graphs into one only with weight sharing."""
-    for name in source.graphs:
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise CompileError(f"entry {name!r} cannot be a file name", fix="use letters, digits, '_', '-' and '.'")
     if not options.weight_sharing:
         return [(name,) for name in source.graphs]
     llm = [entry["name"] for entry in source.model.get("llm", ())] or list(source.graphs)

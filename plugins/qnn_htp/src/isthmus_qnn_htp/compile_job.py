@@ -37,8 +37,6 @@ class Compiled:
     """What came of one entry."""
 
     name: str
-    graph: str
-    """Its name inside the binary."""
     nodes: int
     """Nodes placed on the HTP, after ONNX Runtime's optimisations: all there are."""
     seconds: float
@@ -60,6 +58,11 @@ class Answer:
     """The entry that failed; empty on success."""
     error: str = ""
     """The exception's text."""
+
+
+def context_model(entry: str) -> str:
+    """File that ONNX Runtime writes for an entry: one node, which names the binary and the graph in it."""
+    return f"{entry}_ctx.onnx"
 
 
 def write_json(path: Path, value: Job | Answer) -> None:

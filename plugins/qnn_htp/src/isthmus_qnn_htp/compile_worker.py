@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import onnx
 
 from . import _lib, binary
-from .compile_job import ANSWER, REQUEST, Answer, Compiled, EntryJob, Job, read_job, write_json
+from .compile_job import ANSWER, REQUEST, Answer, Compiled, EntryJob, Job, context_model, read_job, write_json
 from .libraries import find
 
 PROVIDER = "QNNExecutionProvider"  # ONNX Runtime derives option names from it; the wheel asks for this spelling
-_NODE_TYPE = "EPContext"
 
 
 def main() -> None:
@@ -48,8 +46,8 @@ def _compile(job: Job) -> Answer:
             started = time.monotonic()
             session, nodes = runtime.compile(entry, share=len(job.entries) > 1, last=entry is job.entries[-1])
             sessions.append(session)
-            compiled.append(_read_context(entry, nodes, time.monotonic() - started))
-        path = _binary_of(job.entries[0])
+            compiled.append(Compiled(name, nodes, time.monotonic() - started))
+        (path,) = Path().glob("*.bin")
         metadata = binary.read_binary(_lib.open_system(find().system), path)
     except Exception as error:  # noqa: BLE001 - every failure goes to the parent, which explains it from the log
         return Answer(failed=name or job.entries[0].name, error=f"{type(error).__name__}: {error}")
@@ -80,7 +78,7 @@ class _Runtime:
             "session.model_external_initializers_file_folder_path": entry.folder,
             "ep.context_enable": "1",
             "ep.context_embed_mode": "0",
-            "ep.context_file_path": str(_context_model(entry)),
+            "ep.context_file_path": context_model(entry.name),
         }
         if share:
             settings |= {"ep.share_ep_contexts": "1", "ep.stop_share_ep_contexts": str(int(last))}
@@ -102,28 +100,6 @@ def _count_placed(session: Any) -> int:
             raise RuntimeError(f"{part.ep_name} got nodes: {', '.join(n.name for n in nodes)}")
         placed += len(nodes)
     return placed
-
-
-def _context_model(entry: EntryJob) -> Path:
-    return Path(f"{entry.name}_ctx.onnx")
-
-
-def _read_context(entry: EntryJob, nodes: int, seconds: float) -> Compiled:
-    graph = onnx.load(_context_model(entry), load_external_data=False).graph
-    if [node.op_type for node in graph.node] != [_NODE_TYPE]:
-        kinds = ", ".join(node.op_type for node in graph.node) or "no nodes"
-        raise RuntimeError(f"the compiled graph is not one binary: it consists of {kinds}")
-    (node,) = graph.node
-    return Compiled(entry.name, _attribute(node, "partition_name"), nodes, seconds)
-
-
-def _binary_of(entry: EntryJob) -> Path:
-    (node,) = onnx.load(_context_model(entry), load_external_data=False).graph.node
-    return Path(_attribute(node, "ep_cache_context"))
-
-
-def _attribute(node: onnx.NodeProto, name: str) -> str:
-    return str(next(a.s.decode() for a in node.attribute if a.name == name))
 
 
 def _end_with_parent() -> None:

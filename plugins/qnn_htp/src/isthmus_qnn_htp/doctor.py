@@ -155,7 +155,5 @@ def _verdict(found: Mapping[str, str], problem: Sequence[str] | None) -> str:
     if found.get("QNN build", "").startswith("mixed"):
         return "libraries of different releases are mixed; fix: pip install --force-reinstall onnxruntime-qnn"
     if not libraries.emulated():
-        return (
-            f"compiles, and runs on {found['device']}; a first run there should be compared with cpu: isthmus compare"
-        )
+        return f"compiles, and runs on {found['device']}; check its results: isthmus evaluate --backend qnn_htp"
     return "compiles for every target and runs on the x86 emulator: results are the chip's model, times are not"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,12 @@ from isthmus.types import VendorStatus
 
 from .binary import from_json
 from .built import Built, Prepared, binary_file
-from .compile_job import ANSWER, REQUEST, Answer, EntryJob, Job, read_answer, write_json
+from .compile_job import ANSWER, REQUEST, Answer, EntryJob, Job, context_model, read_answer, write_json
 from .compile_process import append_file, describe_end, run_compiler
 from .onnx_graph import describe, values
 from .options import CompileOptions, Precision
 from .targets import Target
-from .vendor_log import CODES, Findings, RefusedNode, code_in, read_findings
+from .vendor_log import CODES, HINTS, Findings, RefusedNode, code_in, read_findings
 
 _LOG = "compiler.log"
 _SHOWN = 4
@@ -39,7 +40,7 @@ def build(entries: Sequence[Prepared], chip: Target, directory: Path, out: Path,
         for done in answer.compiled
     )
     peak = f"compiling {file} took at most {answer.peak_bytes >> 20} MiB of memory"
-    graphs = {done.graph: done.name for done in answer.compiled}
+    graphs = {_graph_name(entry.name, directory): entry.name for entry in entries}
     return Built(file, graphs, from_json(answer.metadata), answer.versions, (*notes, peak))
 
 
@@ -49,6 +50,19 @@ def _place(entry: Prepared, directory: Path) -> EntryJob:
     (directory / file).write_bytes(entry.model.SerializeToString())
     (directory / entry.name).symlink_to(entry.folder, target_is_directory=True)
     return EntryJob(entry.name, file, entry.name)
+
+
+def _graph_name(entry: str, directory: Path) -> str:
+    """Name of an entry's graph inside the binary, from the model that ONNX Runtime wrote to run it."""
+    graph = onnx.load(directory / context_model(entry), load_external_data=False).graph
+    if [node.op_type for node in graph.node] != ["EPContext"]:
+        kinds = ", ".join(node.op_type for node in graph.node) or "no nodes"
+        raise CompileError(
+            f"entry {entry!r} is not one graph of the HTP: ONNX Runtime made of it {kinds}",
+            why="parts of it depend on no input, or it falls into unconnected pieces",
+            fix="remove what depends on no input from the graph",
+        )
+    return str(next(a.s.decode() for a in graph.node[0].attribute if a.name == "partition_name"))
 
 
 def _provider_options(chip: Target, options: CompileOptions) -> dict[str, str]:
@@ -71,7 +85,8 @@ def _run(
     """Compile in a child process that works in ``directory``; the binary is left there."""
     write_json(directory / REQUEST, job)
     log = directory / _LOG
-    code = run_compiler([sys.executable, "-P", "-m", "isthmus_qnn_htp.compile_worker"], directory, log)
+    command = [sys.executable, "-P", "-m", "isthmus_qnn_htp.compile_worker"]
+    code = run_compiler(command, directory, log, dict(os.environ, TMPDIR=str(directory)))  # it leaves files there
     if options.log:
         append_file(Path(options.log), log)
     answer = read_answer(directory / ANSWER)
@@ -122,7 +137,7 @@ def _refused_nodes(entry: str, model: onnx.ModelProto, target: Target, findings:
     return CompileError(
         f"node {_described(first, model)} of entry {entry!r} would not run on the HTP of {target}: {reason}{more}",
         why=cause.why if cause else "the compiler has no form of this operator with these types, shapes or attributes",
-        fix=cause.fix if cause else "replace the node by operators the HTP has, or cut it off the graph",
+        fix=cause.fix if cause else HINTS.get(first.op_type, "replace it by operators the HTP has, or cut it off"),
     )
 
 

@@ -100,6 +100,19 @@ CODES = {
     14001: "this version of the library does not know the SoC",
 }
 
+# What to write instead of an operator that the HTP does not have. From the ONNX backend tests on QNN 2.51.
+HINTS = {
+    "Erf": "spell GELU as Div, Erf, Add, Mul, Mul, which the compiler fuses, or as Gelu of opset 20",
+    "Range": "fold it into a constant: shapes are fixed",
+    "ConstantOfShape": "fold it into a constant: shapes are fixed",
+    "NonZero": "move it to the host: the size of its output depends on data",
+    "Trilu": "multiply by a constant mask",
+    "Loop": "unroll it",
+    "Scan": "unroll it",
+    "Dropout": "export the model in inference mode",
+    "DequantizeLinear": "weights quantised by blocks with float activations: use MatMulNBits",
+}
+
 _NOISE = re.compile(
     "unexpected GraphHtpSettings option|Please refer to the|QnnBackend_validateOpConfig failed"
     "|Failed to validate op|skipping post-prepare|RouterX86 graph prepare failed|Supported I/O datatype sets"
