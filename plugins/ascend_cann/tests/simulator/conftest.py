@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes as ct
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from isthmus_ascend_cann.simulator import atc_command, library
+from isthmus_ascend_cann.simulator import library
 from isthmus_ascend_cann.simulator._build import OWN_HEADERS
+from isthmus_ascend_cann.simulator.atc import flags
+from isthmus_ascend_cann.simulator.atc.compiler import compile_model
 from onnx import TensorProto, helper, numpy_helper
 
 H2D, D2H, D2D = 1, 2, 3
@@ -164,67 +164,102 @@ def sim_path() -> Path:
 
 @pytest.fixture
 def sim(sim_path: Path) -> Iterator[Sim]:
-    """An initialised library with device 0 set; nothing may be left behind."""
+    """An initialised library with device 0 set and default knobs. The worker process serves all tests."""
     sim = Sim(sim_path)
     sim.isthmus_sim_reset_rules()
     sim.isthmus_sim_set_memory(1 << 30, 1 << 30, 1 << 30)
     sim.isthmus_sim_set_devices(1)
     sim.isthmus_sim_set_soc(b"Ascend910B4")
     sim.isthmus_sim_set_run_mode(0)
-    sim.ok("aclInit", None)
+    assert sim.aclInit(None) in (0, 100002)
     sim.ok("aclrtSetDevice", 0)
     yield sim
     sim.isthmus_sim_reset_rules()
-    sim.aclFinalize()
+    sim.ok("aclrtResetDeviceForce", 0)
 
 
-Atc = Callable[..., subprocess.CompletedProcess[str]]
+Compile = Callable[..., Path]
 
 
-@pytest.fixture
-def atc() -> Atc:
-    """Run the simulated compiler."""
+@pytest.fixture(scope="session")
+def compile_om(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """Save a model and compile it in this process; returns the om."""
 
-    def run(*flags: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*atc_command(), *flags], capture_output=True, text=True, check=False)
+    def run(model: onnx.ModelProto | Path, **given: str) -> Path:
+        directory = tmp_path_factory.mktemp("om")
+        source = model if isinstance(model, Path) else directory / "m.onnx"
+        if isinstance(model, onnx.ModelProto):
+            onnx.save(model, str(source))
+        options = {"model": str(source), "output": str(directory / "m"), "soc_version": "Ascend910B4", **given}
+        return compile_model(flags.parse(["--framework=5", *(f"--{k}={v}" for k, v in options.items())])).path
 
     return run
 
 
-def save_linear(path: Path, rows: int | str = 4) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Write ``y = x @ w + b`` with x [rows,64]; returns w [64,32] and b [32]."""
-    random = np.random.default_rng(0)
-    w = random.standard_normal((64, 32)).astype(np.float32)
-    b = random.standard_normal(32).astype(np.float32)
+def _make(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[int, list[Any]]],
+    outputs: dict[str, tuple[int, list[Any] | None]],
+    constants: dict[str, np.ndarray[Any, Any]] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """A model from nodes and ``{name: (dtype, shape)}``."""
     graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["m"], name="mm"),
-            helper.make_node("Add", ["m", "b"], ["y"], name="add"),
-        ],
-        "linear",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, 32])],
-        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(b, "b")],
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info(n, *spec) for n, spec in inputs.items()],
+        [helper.make_tensor_value_info(n, *spec) for n, spec in outputs.items()],
+        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
-    return w, b
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 @pytest.fixture(scope="session")
-def linear(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """An om of the linear model in float32, and its weights."""
-    directory = tmp_path_factory.mktemp("linear")
-    w, b = save_linear(directory / "m.onnx")
-    subprocess.run(
-        [
-            *atc_command(),
-            f"--model={directory / 'm.onnx'}",
-            "--framework=5",
-            f"--output={directory / 'm'}",
-            "--soc_version=Ascend910B4",
-            "--precision_mode_v2=origin",
-        ],
-        check=True,
-        stdout=sys.stderr,
+def make() -> Callable[..., onnx.ModelProto]:
+    """Builds a model from nodes and ``{name: (dtype, shape)}`` of inputs, outputs, and constants."""
+    return _make
+
+
+def _linear(rows: int | str = 4) -> tuple[onnx.ModelProto, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """``y = x @ w + b`` with x [rows,64], w [64,32] and b [32]."""
+    random = np.random.default_rng(0)
+    w = random.standard_normal((64, 32)).astype(np.float32)
+    b = random.standard_normal(32).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="mm"),
+        helper.make_node("Add", ["m", "b"], ["y"], name="add"),
+    ]
+    model = _make(
+        nodes, {"x": (TensorProto.FLOAT, [rows, 64])}, {"y": (TensorProto.FLOAT, [rows, 32])}, {"w": w, "b": b}
     )
-    return directory / "m.om", w, b
+    return model, w, b
+
+
+@pytest.fixture
+def linear_model() -> tuple[onnx.ModelProto, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The linear model as ONNX, w and b."""
+    return _linear()
+
+
+@pytest.fixture(scope="session")
+def symbolic_linear() -> onnx.ModelProto:
+    """The linear model with a symbol for its rows."""
+    return _linear("n")[0]
+
+
+Linear = tuple[Path, np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+@pytest.fixture(scope="session")
+def linear(compile_om: Compile) -> Linear:
+    """An om of the linear model in float32, and its weights."""
+    model, w, b = _linear()
+    return compile_om(model, precision_mode_v2="origin"), w, b
+
+
+@pytest.fixture(scope="session")
+def batches(compile_om: Compile) -> Linear:
+    """The linear model with batch gears 1, 2 and 4."""
+    model, w, b = _linear("n")
+    path = compile_om(model, precision_mode_v2="origin", input_shape="x:-1,64", dynamic_batch_size="1,2,4")
+    return path, w, b

@@ -32,7 +32,7 @@ def library(headers: Path | None = None) -> Path:
     """
     compiler = find_compiler()
     chosen = headers if headers is not None else vendor_headers() or OWN_HEADERS
-    command = [compiler, *_FLAGS, *_WARNINGS, f'-DSIM_PYTHON="{sys.executable}"', f"-I{chosen}", f"-I{NATIVE}"]
+    command = [compiler, *_FLAGS, *_WARNINGS, *_paths(), f"-I{chosen}", f"-I{NATIVE}"]
     target = _cache() / _key(command, chosen) / NAME
     if not target.is_file():
         _build([*command, *map(str, sorted(NATIVE.glob("*.c"))), f"-Wl,-soname,{NAME}"], target)
@@ -59,6 +59,11 @@ def find_compiler() -> str:
             fix="apt-get install gcc libc6-dev (or set CC)",
         )
     return found
+
+
+def _paths() -> list[str]:
+    """The worker's interpreter and script, compiled in so that consumers that are no Python programs find them."""
+    return [f'-DSIM_PYTHON="{sys.executable}"', f'-DSIM_EXECUTOR="{Path(__file__).with_name("executor.py")}"']
 
 
 def _cache() -> Path:

@@ -1,6 +1,6 @@
-"""The process that computes for the simulated device: `python -m isthmus_ascend_cann.simulator.executor SOCKET MEMORY`.
+"""The process that computes for the simulated device: `python executor.py SOCKET MEMORY`.
 
-The library starts it. It speaks over the socket in fixed little-endian records and reads and writes tensors in the
+The library starts it, as a script so that nothing but numpy and ONNX Runtime is imported. It speaks over the socket in fixed little-endian records and reads and writes tensors in the
 device memory file, which both map.
 """
 

@@ -6,7 +6,8 @@ inputs and outputs in the same block until they are bound); a real compiler fuse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import insort
+from collections.abc import Mapping, Sequence
 
 import attrs
 import onnx
@@ -26,17 +27,10 @@ class MemoryPlan:
     zero_copy: int
 
 
-@attrs.define
-class _Life:
-    size: int
-    first: int
-    last: int
-
-
 def plan(
     nodes: Sequence[onnx.NodeProto],
-    inputs: Iterable[str],
-    outputs: Iterable[str],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
     sizes: Mapping[str, int],
     *,
     reuse: bool,
@@ -45,14 +39,22 @@ def plan(
     """Pack the tensors of ``nodes``, whose sizes in bytes are ``sizes``; constants are not among them.
 
     ``reuse``: tensors that do not live at the same time share memory. ``in_place``: an element-wise operator may write
-    over an input that dies with it.
+    over an input that dies with it. Inputs and outputs have memory of their own, which callers replace by theirs.
     """
-    owners, lives = _lifetimes(nodes, list(inputs), list(outputs), sizes, reuse and in_place)
-    io = {owners[n] for n in [*inputs, *outputs] if n in owners}
-    zero_copy = sum(_align(lives[n].size) for n in io)
-    blocks = [life for life in lives.values() if life.size > 0]
-    work = _pack(blocks) if reuse else sum(_align(b.size) for b in blocks)
-    return MemoryPlan(max(work, zero_copy, BLOCK), zero_copy)
+    io = dict.fromkeys([*inputs, *outputs])
+    blocks = _lifetimes(nodes, frozenset(io), sizes, reuse and in_place)
+    zero_copy = sum(_align(sizes.get(name, 0)) for name in io)
+    rest = _pack(blocks) if reuse else sum(_align(b.size) for b in blocks)
+    return MemoryPlan(max(zero_copy + rest, BLOCK), zero_copy)
+
+
+@attrs.define
+class _Life:
+    """A block of memory, and the first and last operator that need it."""
+
+    size: int
+    first: int
+    last: int
 
 
 def _align(size: int) -> int:
@@ -60,47 +62,35 @@ def _align(size: int) -> int:
 
 
 def _lifetimes(
-    nodes: Sequence[onnx.NodeProto], inputs: list[str], outputs: list[str], sizes: Mapping[str, int], in_place: bool
-) -> tuple[dict[str, str], dict[str, _Life]]:
-    """Which tensor owns the memory of each tensor, and from where to where an owner lives."""
+    nodes: Sequence[onnx.NodeProto], io: frozenset[str], sizes: Mapping[str, int], in_place: bool
+) -> list[_Life]:
+    """The blocks that the tensors between inputs and outputs need."""
     last_use = {name: index for index, node in enumerate(nodes) for name in node.input}
-    last_use.update(dict.fromkeys(outputs, len(nodes)))
-    owners = {name: name for name in inputs}
-    lives = {name: _Life(sizes.get(name, 0), 0, last_use.get(name, 0)) for name in inputs}
+    lives: list[_Life] = []
+    homes: dict[str, _Life] = {}
     for index, node in enumerate(nodes):
         for name in filter(None, node.output):
-            end = last_use.get(name, index)
-            host = _host(node, name, index, owners, lives, sizes, in_place)
-            owners[name] = host or name
-            if host is None:
-                lives[name] = _Life(sizes.get(name, 0), index, end)
-            else:
-                lives[host].last = max(lives[host].last, end)
-    return owners, lives
+            size, end = sizes.get(name, 0), last_use.get(name, index)
+            if name in io or (node.op_type in _VIEWS and node.input[0] in io):
+                continue
+            home = _host(node, index, size, homes, in_place)
+            if home is None:
+                home = _Life(size, index, end)
+                lives.append(home)
+            home.last = max(home.last, end)
+            homes[name] = home
+    return [life for life in lives if life.size > 0]
 
 
-def _host(
-    node: onnx.NodeProto,
-    name: str,
-    index: int,
-    owners: Mapping[str, str],
-    lives: Mapping[str, _Life],
-    sizes: Mapping[str, int],
-    in_place: bool,
-) -> str | None:
-    """The owner whose memory an output uses, if it needs none of its own."""
+def _host(node: onnx.NodeProto, index: int, size: int, homes: Mapping[str, _Life], in_place: bool) -> _Life | None:
+    """The block of an input that the output uses too."""
     if node.op_type in _VIEWS:
-        return owners.get(node.input[0])
-    if not in_place or node.op_type not in _IN_PLACE:
-        return None
-    for source in node.input:
-        owner = owners.get(source)
-        if owner is not None and lives[owner].last == index and lives[owner].size == sizes.get(name, 0):
-            return owner
-    return None
+        return homes.get(node.input[0])
+    found = [homes[n] for n in node.input if n in homes] if in_place and node.op_type in _IN_PLACE else []
+    return next((h for h in found if h.last == index and h.size == size), None)
 
 
-def _pack(blocks: list[_Life]) -> int:
+def _pack(blocks: Sequence[_Life]) -> int:
     """Largest first, each at the lowest offset that is free during its life. Returns the height."""
     placed: list[tuple[int, int, _Life]] = []  # (start, end, life), by start
     height = 0
@@ -112,7 +102,6 @@ def _pack(blocks: list[_Life]) -> int:
             if offset + size <= start:
                 break
             offset = max(offset, end)
-        placed.append((offset, offset + size, block))
-        placed.sort(key=lambda p: p[0])
+        insort(placed, (offset, offset + size, block), key=lambda p: p[0])
         height = max(height, offset + size)
     return height

@@ -1,7 +1,7 @@
-"""Precision modes: which operators compute in half precision, and a graph that really rounds where they do.
+"""Precision modes: which operators read and write half precision.
 
-A tensor that an operator writes in float16 goes through Cast to float16 and back, so that ONNX Runtime's float32 kernels
-give what a half-precision operator with a wide accumulator gives. Weights of such operators are stored in float16.
+What the modes mean is the vendor's documentation of `--precision_mode`; which operators the mixed modes choose is in
+files of an installed CANN, and approximated here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from . import tables
 from .failure import AtcError, bad_value
@@ -19,9 +19,6 @@ from .soc import NO_BF16
 
 CUBE = tables.words("precision", "cube")
 WIDE = tables.words("precision", "wide")
-MOVES = tables.words("precision", "moves")
-# Inputs that are parameters of the operator, not data.
-_NOT_DATA: Mapping[str, frozenset[int]] = {"Resize": frozenset({1, 2}), "Upsample": frozenset({1})}
 
 
 @attrs.frozen
@@ -46,13 +43,13 @@ class Plan:
         return node.name in self.kept or f"OpType::{node.op_type}" in self.kept
 
 
-def plan(flags: Mapping[str, str], family: str) -> Plan | None:
-    """The plan for the flags, ``None`` when everything keeps its type."""
+def plan(flags: Mapping[str, str], family: str) -> Plan:
+    """The plan for the flags."""
     old, new = flags["precision_mode"], flags["precision_mode_v2"]
     mode = new or old or "force_fp16"
     kept = _kept(flags["keep_dtype"])
     if mode in ("must_keep_origin_dtype", "origin"):
-        return None
+        return Plan(TensorProto.FLOAT, _never, _never)
     if mode in ("cube_hif8", "mixed_hif8"):
         raise bad_value("precision_mode_v2", mode, "Only the Ascend950 has HiFloat8, and it is not simulated.")
     narrow = TensorProto.BFLOAT16 if "bf" in mode else TensorProto.FLOAT16
@@ -60,12 +57,20 @@ def plan(flags: Mapping[str, str], family: str) -> Plan | None:
         flag = "precision_mode_v2" if new else "precision_mode"
         raise bad_value(flag, mode, f"The chip has no bfloat16 ({flags['soc_version']}).")
     if mode in ("force_fp16", "fp16"):
-        return Plan(narrow, lambda n: True, lambda n: True, kept)
+        return Plan(narrow, _always, _always, kept)
     if mode in ("force_fp32", "cube_fp16in_fp32out"):
-        return Plan(narrow, _is_cube, lambda n: False, kept)
+        return Plan(narrow, _is_cube, _never, kept)
     if mode.startswith("allow_fp32_to"):
         return Plan(narrow, _is_cube, _is_cube, kept)
     return Plan(narrow, _is_mixed, _is_mixed, kept)
+
+
+def _always(_: onnx.NodeProto) -> bool:
+    return True
+
+
+def _never(_: onnx.NodeProto) -> bool:
+    return False
 
 
 def _is_cube(node: onnx.NodeProto) -> bool:
@@ -84,70 +89,3 @@ def _kept(file: str) -> frozenset[str]:
     except OSError as error:
         raise AtcError("E13001", "Open_File", f"[--keep_dtype] {file}: {error}") from error
     return frozenset(line.strip() for line in lines if line.strip())
-
-
-class Lowering:
-    """Rewrites a graph after a plan. ``narrow`` names the tensors that are in half precision on the device."""
-
-    def __init__(self, graph: onnx.GraphProto, plan: Plan, dtypes: Mapping[str, int]) -> None:
-        self._graph = graph
-        self._plan = plan
-        self._dtypes = dtypes
-        self._weights = {i.name for i in graph.initializer}
-        self._twins: dict[str, str] = {}
-        self._nodes: list[onnx.NodeProto] = []
-        self.narrow: set[str] = set()
-        self.narrow_weights: set[str] = set()
-        self.wide_weights: set[str] = set()
-
-    def run(self) -> None:
-        """Replace the graph's nodes."""
-        for node in self._graph.node:
-            self._lower(node)
-        del self._graph.node[:]
-        self._graph.node.extend(self._nodes)
-
-    def _lower(self, source: onnx.NodeProto) -> None:
-        node = onnx.NodeProto()
-        node.CopyFrom(source)
-        data = [i for i in range(len(node.input)) if i not in _NOT_DATA.get(node.op_type, ())]
-        floats = [i for i in data if self._is_float(node.input[i])]
-        if self._plan.narrows_inputs(node):
-            for index in floats:
-                node.input[index] = self._narrowed(node.input[index])
-        else:
-            self.wide_weights.update(n for n in node.input if n in self._weights)
-        exact = node.op_type in MOVES and all(source.input[i] in self.narrow for i in floats)
-        self._nodes.append(node)
-        if not self._plan.narrows_outputs(node):
-            return
-        for index, name in enumerate(source.output):
-            if self._is_float(name):
-                self.narrow.add(name)
-                if not exact:
-                    node.output[index] = f"{name}__wide"
-                    self._round(f"{name}__wide", name)
-
-    def _is_float(self, name: str) -> bool:
-        return self._dtypes.get(name) == TensorProto.FLOAT
-
-    def _narrowed(self, name: str) -> str:
-        """The tensor as half precision has it: itself when it is rounded already, else a twin."""
-        if name in self.narrow and name not in self._weights and name not in self._twins:
-            return name
-        if name not in self._twins:
-            twin = self._twins[name] = f"{name}__narrow"
-            if name in self._weights:
-                self.narrow_weights.add(name)
-                self._cast(f"{name}__stored", twin, TensorProto.FLOAT)
-            else:
-                self._round(name, twin)
-            self.narrow.add(name)
-        return self._twins[name]
-
-    def _round(self, source: str, target: str) -> None:
-        self._cast(source, f"{target}__half", self._plan.narrow)
-        self._cast(f"{target}__half", target, TensorProto.FLOAT)
-
-    def _cast(self, source: str, target: str, dtype: int) -> None:
-        self._nodes.append(helper.make_node("Cast", [source], [target], name=f"cast_{target}", to=dtype))

@@ -32,6 +32,11 @@ class Shapes:
     order: tuple[str, ...] = ()
     """Inputs in the order of ``--input_shape``: the order in which dims gears are consumed."""
 
+    @property
+    def range_shape(self) -> bool:
+        """True when a dimension stays open without gears."""
+        return bool(self.order) and self.gears is None
+
     def in_gear(self, gear: Sequence[int]) -> dict[str, Shape]:
         """Shape of every input in one gear."""
         assert self.gears is not None

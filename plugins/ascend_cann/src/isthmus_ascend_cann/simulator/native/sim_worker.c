@@ -15,6 +15,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifndef SIM_EXECUTOR
+#error "SIM_EXECUTOR is the path of executor.py"
+#endif
+
 extern char **environ;
 
 enum { LOAD = 1, UNLOAD = 2, EXECUTE = 3, FETCH = 4 };
@@ -32,7 +36,8 @@ static int spawn(int theirs, int memory)
     char socket_text[16], memory_text[16];
     snprintf(socket_text, sizeof socket_text, "%d", base);
     snprintf(memory_text, sizeof memory_text, "%d", base + 1);
-    char *arguments[] = {sim_knobs.python, "-m", "isthmus_ascend_cann.simulator.executor", socket_text, memory_text, NULL};
+    /* -P: the script's directory is no place to import from. */
+    char *arguments[] = {sim_knobs.python, "-P", SIM_EXECUTOR, socket_text, memory_text, NULL};
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, theirs, base);
