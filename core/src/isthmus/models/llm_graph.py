@@ -47,7 +47,8 @@ class _Llm:
         c, g, n = self.c, self.g, self.n
         half = c.head_dim // 2
         x = g.input("inputs_embeds", self.shape)
-        self.mask = g.input("attention_mask", (1, 1, n, self.context))
+        mask = g.input("attention_mask", (1, 1, n, self.context))
+        self.mask = g.reshape(mask, [1, n, self.context], "llm.mask")
         cos, sin = g.input("cos", (1, 1, n, half)), g.input("sin", (1, 1, n, half))
         last = g.input("last_index", (1,), ir.DataType.INT32) if n > 1 else None
         self.angles = angles(g, cos, sin, n, half)
@@ -95,43 +96,44 @@ class _Llm:
         return rope(self.g, y, shape, self.angles, f"{name}.rope")
 
     def with_past(self, new: ir.Value, kind: str, i: int) -> ir.Value:
-        """Past slots then new tokens, head-major [1, K, context, head_dim]."""
+        """Past slots then new tokens, [context, K, d]."""
         g, c, name = self.g, self.c, f"llm.layers.{i}.attn.{kind[0]}"
         if self.past:
             past = g.input(f"past_{kind}_{i}", (1, self.past, c.kv_heads, c.head_dim))
             new = g.op("Concat", [past, new], f"{name}.all", axis=1)
-        return g.transpose(new, [0, 2, 1, 3], f"{name}.by_head")
+        return g.reshape(new, [self.context, c.kv_heads, c.head_dim], f"{name}.slots")
 
     def attention(self, q: ir.Value, keys: ir.Value, values: ir.Value, at: str) -> ir.Value:
-        """Grouped queries: the queries that share a key/value head are rows of one matrix, so that K is not expanded."""
+        """Queries that share a key/value head are rows of one matrix, so that keys and values are not expanded.
+
+        Three dimensions, heads first, because then runtimes read the token-major cache in place: ONNX Runtime fuses
+        these transposes into its MatMul, and does not do so with a leading batch dimension.
+        """
         g, c = self.g, self.c
         rows = c.heads // c.kv_heads * self.n
-        scores = g.op(
-            "MatMul", [self.grouped(q, rows, at), g.transpose(keys, [0, 1, 3, 2], f"{at}.k.transposed")], f"{at}.scores"
-        )
+        keys = g.transpose(g.transpose(keys, [1, 0, 2], f"{at}.k.by_head"), [0, 2, 1], f"{at}.k.transposed")
+        scores = g.op("MatMul", [self.grouped(q, rows, at), keys], f"{at}.scores")
         shares = self.masked_softmax(scores, rows, at)
-        mix = g.op("MatMul", [shares, values], f"{at}.mix")
+        mix = g.op("MatMul", [shares, g.transpose(values, [1, 0, 2], f"{at}.v.by_head")], f"{at}.mix")
         if self.n > 1:
-            mix = g.reshape(mix, [1, c.heads, self.n, c.head_dim], f"{at}.ungrouped")
-            mix = g.transpose(mix, [0, 2, 1, 3], f"{at}.tokens")
+            mix = g.reshape(mix, [c.heads, self.n, c.head_dim], f"{at}.ungrouped")
+            mix = g.transpose(mix, [1, 0, 2], f"{at}.tokens")
         return g.reshape(mix, [1, self.n, c.heads * c.head_dim], f"{at}.joined")
 
     def grouped(self, q: ir.Value, rows: int, at: str) -> ir.Value:
-        """Queries [1, n, H, d] as [1, K, rows, d]; one token needs no transpose."""
+        """Queries [1, n, H, d] as [K, rows, d]; one token needs no transpose."""
         if self.n > 1:
             q = self.g.transpose(q, [0, 2, 1, 3], f"{at}.q.by_head")
-        if self.n > 1 and self.c.heads == self.c.kv_heads:
-            return q
-        return self.g.reshape(q, [1, self.c.kv_heads, rows, self.c.head_dim], f"{at}.q.grouped")
+        return self.g.reshape(q, [self.c.kv_heads, rows, self.c.head_dim], f"{at}.q.grouped")
 
     def masked_softmax(self, scores: ir.Value, rows: int, at: str) -> ir.Value:
-        """The mask [1, 1, n, C] is added per head; with one token or one query per group it broadcasts as it is."""
+        """The mask [1, n, C] is added per head; with one token or one query per group it broadcasts as it is."""
         g, c = self.g, self.c
         regroup = self.n > 1 and c.heads != c.kv_heads
         if regroup:
-            scores = g.reshape(scores, [1, c.heads, self.n, self.context], f"{at}.scores.by_head")
-        shares = g.op("Softmax", [g.op("Add", [scores, self.mask], f"{at}.masked")], f"{at}.softmax", axis=3)
-        return g.reshape(shares, [1, c.kv_heads, rows, self.context], f"{at}.shares") if regroup else shares
+            scores = g.reshape(scores, [c.heads, self.n, self.context], f"{at}.scores.by_head")
+        shares = g.op("Softmax", [g.op("Add", [scores, self.mask], f"{at}.masked")], f"{at}.softmax", axis=2)
+        return g.reshape(shares, [c.kv_heads, rows, self.context], f"{at}.shares") if regroup else shares
 
     def mlp(self, x: ir.Value, at: str) -> ir.Value:
         g, c = self.g, self.c
