@@ -46,8 +46,13 @@ def test_inspect_tells_a_binarys_graphs_tensors_and_memory(backend, contexts, ca
     facts = backend.inspect(case(contexts, "two").binary)
     json.dumps(facts)
     assert (facts["soc"], facts["arch"], len(facts["graphs"])) == (57, 75, 2)
-    assert facts["graphs"][0]["inputs"][0]["name"] == "x"
+    assert facts["graphs"][0]["inputs"] == ["x: float32[2, 64]"]
     assert facts["graphs"][0]["const"] > 0
+
+
+def test_inspect_says_what_a_quantised_number_means(backend, contexts, case):
+    (graph,) = backend.inspect(case(contexts, "u8").binary)["graphs"]
+    assert graph["inputs"] == ["x: uint8[4, 64] = (q - 128) * 0.0313726"]
 
 
 def test_inspect_leaves_other_files_alone_and_names_damaged_ones(backend, contexts, case, tmp_path):

@@ -59,7 +59,7 @@ class QnnHtp(Backend):
             if data.read(len(_MAGIC)) != _MAGIC:
                 return None
         try:
-            return binary.to_json(inspect(file))
+            return binary.describe(inspect(file))
         except (IntegrityError, IncompatibleError) as error:
             raise InputError(f"{file} is a damaged context binary", why=str(error)) from error
 

@@ -99,7 +99,7 @@ class ContextBinary:
         return max((graph.shared_weights or 0 for graph in self.graphs), default=0)
 
 
-def to_json(binary: ContextBinary) -> dict[str, Any]:
+def to_json(binary: ContextBinary | Graph) -> dict[str, Any]:
     """A record as JSON data."""
     fields: dict[str, Any] = _CONVERTER.unstructure(binary)
     return fields
@@ -108,6 +108,25 @@ def to_json(binary: ContextBinary) -> dict[str, Any]:
 def from_json(fields: Mapping[str, Any]) -> ContextBinary:
     """A record from its JSON data."""
     return _CONVERTER.structure(fields, ContextBinary)
+
+
+def describe(binary: ContextBinary) -> dict[str, Any]:
+    """A record for people and scripts: tensors as text, without what only the runtime needs."""
+    graphs = [
+        {
+            **to_json(graph),
+            "inputs": [_described(tensor) for tensor in graph.inputs],
+            "outputs": [_described(tensor) for tensor in graph.outputs],
+        }
+        for graph in binary.graphs
+    ]
+    return {**to_json(binary), "graphs": graphs}
+
+
+def _described(tensor: Tensor) -> str:
+    if tensor.quantization is None:
+        return str(tensor.spec())
+    return f"{tensor.spec()} = (q - {tensor.quantization.zero_point[0]}) * {tensor.quantization.scale[0]:.6g}"
 
 
 @contextmanager
