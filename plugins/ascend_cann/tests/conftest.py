@@ -184,6 +184,17 @@ def plain_artifact(tmp_path_factory: pytest.TempPathFactory, loaded_simulator: S
         return isthmus.compile("ascend", directory / "main.onnx", directory / "artifact")
 
 
+@pytest.fixture(scope="session")
+def geared_artifact(tmp_path_factory: pytest.TempPathFactory, loaded_simulator: Simulator) -> Artifact:
+    """External weights and gears of 1 and 2 rows: most functions of AscendCL have a part in running it."""
+    directory = tmp_path_factory.mktemp("geared")
+    matmul(directory / "main.onnx", rows="n")
+    options = {"input_shape": "x:-1,64", "dynamic_batch_size": "1,2", "external_weight": "files"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(_lib.SIMULATOR_VARIABLE, "1")
+        return isthmus.compile("ascend", directory / "main.onnx", directory / "artifact", options=options)
+
+
 @pytest.fixture
 def copied(tmp_path: Path) -> Callable[[Artifact], Path]:
     """A copy of an artifact that may be damaged."""

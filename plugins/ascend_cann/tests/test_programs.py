@@ -9,12 +9,14 @@ from typing import Any
 
 import isthmus
 import numpy as np
+import onnx
 import pytest
 from isthmus.artifact import Artifact
 from isthmus.errors import DeviceLostError, ExecutionError, IncompatibleError, UnavailableError, UnsupportedError
 from isthmus.graphset import GraphSet
 from isthmus_ascend_cann import _lib, context
 from isthmus_ascend_cann.plan import read_plan
+from onnx import TensorProto, helper
 
 Compile = Callable[..., Artifact]
 
@@ -121,6 +123,31 @@ def test_each_gear_is_an_entry_of_its_own(device: isthmus.Device, compiled: Comp
             count = int(entry.split("@")[1])
             x = np.random.default_rng(count).standard_normal((count, 64)).astype(np.float32)
             np.testing.assert_allclose(program.run(entry, {"x": x})["y"], expected(weights, x), atol=2e-3)
+
+
+def test_gears_of_the_image_size_are_entries_too(device: isthmus.Device, compiled: Compile, picture: Path) -> None:
+    artifact = compiled(picture, input_shape="x:1,3,-1,-1", dynamic_image_size="2,4;4,2")
+    assert sorted(artifact.entries) == ["main@2x4", "main@4x2"]
+    with device.load(artifact) as program:
+        for entry, shape in (("main@2x4", (1, 3, 2, 4)), ("main@4x2", (1, 3, 4, 2))):
+            x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+            np.testing.assert_allclose(program.run(entry, {"x": x})["y"], 1 / (1 + np.exp(-x)), atol=2e-3)
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    """y = Sigmoid(x) over [1, 3, height, width]."""
+    shape = [1, 3, "h", "w"]
+    graph = helper.make_graph(
+        [helper.make_node("Sigmoid", ["x"], ["y"])],
+        "main",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "main.onnx"
+    )
+    return tmp_path / "main.onnx"
 
 
 def test_bindings_of_different_gears_do_not_disturb_each_other(
@@ -234,8 +261,8 @@ def test_visible_devices_are_named(simulator: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "1,3")
     listed = isthmus.registry().backend("ascend").devices()
     assert [(d.name, d.description) for d in listed] == [
-        ("0", "simulated Ascend910B4, device 0 (ASCEND_RT_VISIBLE_DEVICES: card 1)"),
-        ("1", "simulated Ascend910B4, device 1 (ASCEND_RT_VISIBLE_DEVICES: card 3)"),
+        ("0", "simulated Ascend910B4, device 0 (ASCEND_RT_VISIBLE_DEVICES: card 1), AscendCL 1.17.0"),
+        ("1", "simulated Ascend910B4, device 1 (ASCEND_RT_VISIBLE_DEVICES: card 3), AscendCL 1.17.0"),
     ]
 
 

@@ -24,10 +24,11 @@ SIMULATOR_VARIABLE = "ISTHMUS_ASCEND_SIMULATOR"
 _SIMULATOR_MARK = "isthmus_sim_version"
 _start = threading.Lock()
 
-POINTER, SIZE, UINT32, INT, FLOAT, TEXT = (
+POINTER, SIZE, UINT32, INT32, INT, FLOAT, TEXT = (
     ctypes.c_void_p,
     ctypes.c_size_t,
     ctypes.c_uint32,
+    ctypes.c_int32,
     ctypes.c_int,
     ctypes.c_float,
     ctypes.c_char_p,

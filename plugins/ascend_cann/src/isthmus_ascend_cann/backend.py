@@ -65,7 +65,8 @@ class AscendBackend(Backend):
                 else "no NPU, or no driver for it",
                 fix="npu-smi info; in a container, mount /dev/davinci* and the driver directory",
             )
-        return [_device(acl, index) for index in range(count.value)]
+        api = _api_version(acl)
+        return [_device(acl, index, api) for index in range(count.value)]
 
     def open(self, device: DeviceInfo, options: Any) -> AscendDriver:
         simulated = device.reality is Reality.SIMULATED
@@ -115,7 +116,13 @@ class AscendBackend(Backend):
         return facts()
 
 
-def _device(acl: Acl, index: int) -> DeviceInfo:
+def _api_version(acl: Acl) -> str:
+    numbers, outs = zip(*(_lib.new(_lib.INT32) for _ in range(3)))
+    acl.aclrtGetVersion(*outs)
+    return ".".join(str(n.value) for n in numbers)
+
+
+def _device(acl: Acl, index: int, api: str) -> DeviceInfo:
     chip = soc.of_version((acl.aclrtGetSocName() or b"").decode())
     visible = [v.strip() for v in os.environ.get("ASCEND_RT_VISIBLE_DEVICES", "").split(",") if v.strip()]
     physical = f" (ASCEND_RT_VISIBLE_DEVICES: card {visible[index]})" if index < len(visible) else ""
@@ -125,5 +132,5 @@ def _device(acl: Acl, index: int) -> DeviceInfo:
         name=str(index),
         targets=(chip.name,),
         reality=Reality.SIMULATED if acl.simulated else Reality.REAL,
-        description=f"{kind}{chip.version}, device {index}{physical}",
+        description=f"{kind}{chip.version}, device {index}{physical}, AscendCL {api}",
     )

@@ -151,8 +151,8 @@ def _keep_log(error: CompileError, log: Path, out: Path) -> CompileError:
     """Move the log beside the artifact that did not come to be, since ``out`` is about to be removed."""
     if not log.exists():
         return error
-    artifact = re.sub(r"^\.(.+)\.[^.]+$", r"\1", out.name)
-    kept = out.parent / f"{artifact}.{log.name}"
+    place = next(p for p in out.parents if not p.name.startswith("."))  # the core works in a hidden directory
+    kept = place / f"{out.name}.{log.name}"
     shutil.copyfile(log, kept)
     return CompileError(
         error.what.replace(str(log), str(kept)),

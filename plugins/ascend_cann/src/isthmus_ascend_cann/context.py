@@ -27,8 +27,8 @@ class Context:
         self.timeout_ms = timeout_ms
         self.lost = False
         self._pending = False
-        acl.mark_messages()
         before = _current(acl)
+        acl.mark_messages()
         acl.aclrtSetDevice(device)
         undo: list[Callable[[], None]] = [lambda: acl.aclrtResetDevice(device)]
         try:
@@ -50,8 +50,8 @@ class Context:
     def entered(self) -> Iterator[Acl]:
         """Make the context current in this thread. Loss of the device is remembered."""
         acl = self.acl
-        acl.mark_messages()
         before = _current(acl)
+        acl.mark_messages()
         if before != self._context:
             acl.aclrtSetCurrentContext(self._context)
         try:
@@ -96,6 +96,7 @@ class Context:
     def close(self) -> None:
         """Release context and device, both even if one fails. ``stop`` comes first."""
         acl, before = self.acl, _current(self.acl)
+        acl.mark_messages()
         try:
             _all([lambda: acl.aclrtResetDevice(self.device), lambda: acl.aclrtDestroyContext(self._context)])
         finally:

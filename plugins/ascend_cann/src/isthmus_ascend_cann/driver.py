@@ -153,17 +153,9 @@ class AscendDriver(DeviceDriver):
     # ---- execution
 
     def bind(self, program: Program, entry: str, inputs: Sequence[Region], outputs: Sequence[Region]) -> Binding:
-        gate = program.models[program.plan.entries[entry].model].gate
-        block = None if gate is None else self._memory.allocate(gate.size, Pages.NORMAL, sizes.ALIGNMENT, "gear input")
-        with ExitStack() as undo:
-            if block is not None:
-                undo.callback(self._memory.free, block)
-            region = None if block is None or gate is None else Region(block, 0, gate.size)
-            with self._context.entered() as acl:
-                made = bindings.bind(acl, program, entry, inputs, outputs, region)
-            made.gear = block
-            self._bindings.append(made)
-            undo.pop_all()
+        with self._context.entered() as acl:
+            made = bindings.bind(acl, self._memory, program, entry, inputs, outputs)
+        self._bindings.append(made)
         return made
 
     def rebind(self, binding: Binding, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
@@ -172,18 +164,15 @@ class AscendDriver(DeviceDriver):
 
     def unbind(self, binding: Binding) -> None:
         self._bindings.remove(binding)
-        with ExitStack() as steps:
-            if binding.gear is not None:
-                steps.callback(self._memory.free, binding.gear)
-            with self._context.entered():
-                self._context.drain()
-                binding.release.close()
+        with self._context.entered(), ExitStack() as steps:
+            steps.callback(bindings.release_blocks, self._memory, binding.blocks)
+            steps.push(binding.handles)
+            self._context.drain()
 
     def execute(self, binding: Binding) -> None:
-        context = self._context
-        with context.entered() as acl:
-            bindings.submit(acl, binding, context.stream)
-            context.wait()
+        with self._context.entered() as acl:
+            bindings.submit(acl, self._memory, binding, self._context.stream)
+            self._context.wait()
 
     def profile(self, binding: Binding) -> Sequence[ProfileEvent]:
         """Time on the device between two events, and time to submit; per operator there is only the vendor's msprof."""
@@ -193,7 +182,7 @@ class AscendDriver(DeviceDriver):
             start, end = (_event(acl, release) for _ in range(2))
             acl.aclrtRecordEvent(start, context.stream)
             before = time.perf_counter()
-            bindings.submit(acl, binding, context.stream)
+            bindings.submit(acl, self._memory, binding, context.stream)
             submit = time.perf_counter() - before
             acl.aclrtRecordEvent(end, context.stream)
             context.wait()
@@ -206,7 +195,7 @@ class AscendDriver(DeviceDriver):
             steps.callback(self._context.close)
             steps.callback(self._memory.close)
             for binding in self._bindings:  # left over only if the device is lost; they are host memory
-                steps.push(binding.release)
+                steps.push(binding.handles)
             steps.callback(self._context.stop)
 
 

@@ -39,6 +39,8 @@ _CLASSES = {
 }
 """First digit of a code, as the vendor groups them."""
 _TEXT_LIMIT = 2000
+_RECOGNISED = 200
+"""Characters by which old text is found again."""
 _CODE = r"E[A-Z0-9]{5}"
 
 
@@ -110,8 +112,12 @@ def shorten(text: str, limit: int = _TEXT_LIMIT) -> str:
 
 
 def new_text(before: str, now: str) -> str:
-    """What of ``aclGetRecentErrMsg`` is new: its text is never cleared, and new text is put before the old.
+    """What of ``aclGetRecentErrMsg`` is new: its text is never cleared, new text is put before the old.
 
-    ``before`` was read ahead of the failed call, ``now`` after it.
+    ``before`` was read ahead of the failed call, ``now`` after it. The end of the old text may have fallen off.
     """
-    return now.removesuffix(before).strip() if now != before else ""
+    start, at = before[:_RECOGNISED], -1
+    while start and (at := now.find(start, at + 1)) >= 0:
+        if before.startswith(now[at:]):
+            return now[:at].strip()
+    return now.strip()

@@ -43,6 +43,9 @@ class Model:
     plan: ModelPlan
     gate: Gate | None = None
     """Where it has gears."""
+    input_sizes: tuple[int, ...] = ()
+    """Bytes of each input, of the largest gear; without the gate."""
+    output_sizes: tuple[int, ...] = ()
 
 
 @attrs.define(eq=False)
@@ -138,6 +141,8 @@ def check_model(acl: Acl, model: Model, name: str, program: Program) -> None:
             ("", acl.aclmdlGetOutputDataType(desc, i), acl.aclmdlGetOutputSizeByIndex(desc, i))
             for i in range(acl.aclmdlGetNumOutputs(desc))
         ]
+    model.input_sizes = tuple(size for _, _, size in inputs)
+    model.output_sizes = tuple(size for _, _, size in outputs)
     for entry, plan in program.plan.entries.items():
         if plan.model == name:
             spec = program.specs[entry]
