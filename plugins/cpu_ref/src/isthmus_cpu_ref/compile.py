@@ -38,7 +38,7 @@ def compile_host(source: GraphSet, out: Path, options: CompileOptions) -> Compil
     }
     return CompileReport(
         entries=entries,
-        memory=figures.requirements(_requirements(entries, weights.size, scratch), Prepack.AUTO),
+        memory=_requirements(entries, weights.size, scratch, figures),
         toolchain={"onnxruntime": ort.__version__, "onnx": onnx.__version__},
         tolerance=_tolerance(models.values()),
         notes=(WIDENED,) if any(_has_halves(m) for m in models.values()) else (),
@@ -72,9 +72,9 @@ def _optimize(graph: Path, out: Path, entry: str, optimization: Optimization) ->
 
 
 def _requirements(
-    entries: Mapping[str, EntrySpec], weights: int, scratch: Mapping[str, Workspace]
+    entries: Mapping[str, EntrySpec], weights: int, scratch: Mapping[str, Workspace], figures: Figures
 ) -> MemoryRequirements:
-    return MemoryRequirements(
+    base = MemoryRequirements(
         weights=weights,
         workspace={name: w.size for name, w in scratch.items()},
         io={name: io_bytes(spec) for name, spec in entries.items()},
@@ -83,11 +83,13 @@ def _requirements(
         caller_load=0,
         alignment=LINE,
         notes=(
-            *(f"workspace of {name}: {w.how}" for name, w in scratch.items()),
+            *figures.explain(weights),
+            *(f"workspace of {name}: {w.how}; each entry keeps its own" for name, w in scratch.items()),
             "no caller workspace: ONNX Runtime offers Python no way to give a session its scratch",
             "the code of ONNX Runtime itself is not counted",
         ),
     )
+    return figures.requirements(base, Prepack.AUTO)
 
 
 def _has_halves(model: onnx.ModelProto) -> bool:

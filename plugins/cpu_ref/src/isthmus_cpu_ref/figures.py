@@ -85,27 +85,29 @@ class Figures:
         wanted = prepack is Prepack.ON or (prepack is Prepack.AUTO and not lent)
         return wanted or self.entries[entry].always_packed
 
-    def packed_bytes(self, prepack: Prepack, *, lent: bool) -> int:
-        """Bytes of all packed copies."""
-        return sum(f.packed for name, f in self.entries.items() if self.is_packed(name, prepack, lent=lent))
-
     def requirements(self, base: MemoryRequirements, prepack: Prepack) -> MemoryRequirements:
-        """``base`` with ``own_load``, ``caller_load`` and their explanation for a prepack choice."""
+        """``base`` with ``own_load`` and ``caller_load`` for a prepack choice."""
         runtime = sum(base.workspace.values()) + sum(f.session for f in self.entries.values())
-        own, lent = (self.packed_bytes(prepack, lent=lent) for lent in (False, True))
-        mapped = self.unpacked if all(self.is_packed(e, prepack, lent=False) for e in self.entries) else base.weights
-        off = f"prepack=off maps {base.weights} bytes of weights instead" + (", but for MatMulNBits" * self._always())
-        notes = (
-            f"own_load: {own} bytes of packed weights, {mapped} mapped, {runtime} of scratch and runtime objects",
-            f"caller_load: {lent} bytes of packed weights, {runtime} of scratch and runtime objects",
-            "each entry packs, and keeps its scratch, for itself; " + off,
-        )
+        all_packed = all(self.is_packed(name, prepack, lent=False) for name in self.entries)
+        mapped = self.unpacked if all_packed else base.weights
         return attrs.evolve(
-            base, own_load=own + mapped + runtime, caller_load=lent + runtime, notes=(*notes, *base.notes)
+            base,
+            own_load=self._packed_bytes(prepack, lent=False) + mapped + runtime,
+            caller_load=self._packed_bytes(prepack, lent=True) + runtime,
         )
 
-    def _always(self) -> bool:
-        return any(f.always_packed for f in self.entries.values())
+    def explain(self, weights: int) -> tuple[str, ...]:
+        """What each way of loading costs."""
+        packed, always = self._packed_bytes(Prepack.ON, lent=False), self._packed_bytes(Prepack.OFF, lent=False)
+        but = f", but for {always} bytes packed for MatMulNBits" if always else ""
+        return (
+            f"load by default: {packed} bytes of weights packed (each entry packs for itself), {self.unpacked} mapped",
+            f"load with prepack=off: {weights} bytes of weights mapped, no copy{but}",
+            f"load from caller weights: no copy{but}; with prepack=on, {packed} bytes packed besides",
+        )
+
+    def _packed_bytes(self, prepack: Prepack, *, lent: bool) -> int:
+        return sum(f.packed for name, f in self.entries.items() if self.is_packed(name, prepack, lent=lent))
 
 
 def _entry_figures(model: onnx.ModelProto) -> EntryFigures:

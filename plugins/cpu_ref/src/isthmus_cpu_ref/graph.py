@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +18,7 @@ _DTYPES = {number: dtype for dtype, number in ONNX_TYPES.items()}
 
 
 def entry_file(entry: str) -> str:
-    """File of an entry's graph. ``CompileError`` for a name no file should have."""
-    if not re.fullmatch(r"\w[\w.-]*", entry):
-        raise CompileError(f"entry {entry!r} cannot be a file name", fix="use letters, digits, '_', '-' and '.'")
+    """File of an entry's graph within an artifact."""
     return f"{entry}.onnx"
 
 

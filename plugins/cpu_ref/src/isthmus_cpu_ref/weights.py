@@ -82,7 +82,7 @@ def move_weights(
     """Move every initializer of ``model`` of ``INLINE`` bytes or more into ``weights``.
 
     ``source`` is the file the model was read from, beside which its external data lies. The float16 tensors named in
-    ``widen`` become float32.
+    ``widen`` become float32. Weights in bodies of control flow, which are small, come inside the ``.onnx`` file.
     """
     for graph in graphs(model.graph):
         for tensor in graph.initializer:
@@ -91,7 +91,7 @@ def move_weights(
             if tensor.name in widen:
                 data, dtype = data.view(np.float16), np.dtype(np.float32)
                 tensor.data_type = TensorProto.FLOAT
-            if data.size * dtype.itemsize < INLINE:
+            if data.size * dtype.itemsize < INLINE or graph is not model.graph:
                 _set_inline(tensor, data.astype(dtype).tobytes())
             else:
                 _set_external(tensor, *weights.add(data, dtype))
