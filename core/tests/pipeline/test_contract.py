@@ -61,6 +61,13 @@ def test_tensors_that_the_pipeline_cannot_feed_are_refused(make_pipeline: Any, e
         make_pipeline(edit=edit_tensor("decode", "cos", edit))
 
 
+@pytest.mark.parametrize("name", ["logits", "past_key_1", "new_value_0"])
+def test_entries_that_share_memory_must_agree_on_its_element_type(make_pipeline: Any, name: str) -> None:
+    half = edit_tensor("decode", name, lambda t: attrs.evolve(t, dtype=DType.FLOAT16))
+    with pytest.raises(IncompatibleError, match="several element types: float16, float32"):
+        make_pipeline(edit=half)
+
+
 def test_a_missing_entry_is_named(make_pipeline: Any) -> None:
     with pytest.raises(InputError, match="no entry 'vision'"):
         make_pipeline(edit=lambda entries: entries.pop("vision"))

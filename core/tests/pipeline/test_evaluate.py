@@ -144,6 +144,7 @@ def test_a_dataset_without_references_gives_accuracy_only(made: Any, tmp_path: P
         ({"id": "a", "task": "t", "question": "?"}, "line 2: .*answer"),
         (question("a", answer=3), "line 2: .*answer"),
         (question("a", hf_ids=["1"]), "line 2: .*hf_ids"),
+        (question("ok"), "line 2: the id 'ok' was used before"),
         (question("a", image="none.png"), "line 2: no picture none.png"),
         (question("a", image="../../etc/passwd"), "leaves the directory"),
     ],

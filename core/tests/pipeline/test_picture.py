@@ -49,7 +49,9 @@ def test_exif_orientation_is_applied(orientation: int) -> None:
         7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_270,
     }[orientation]  # fmt: skip
     turned = upright.transpose(stored) if stored is not None else upright
-    assert np.array_equal(np.asarray(open_picture(png(turned, exif=exif))), np.asarray(upright))
+    data = png(turned, exif=exif)
+    for source in (data, Image.open(io.BytesIO(data))):
+        assert np.array_equal(np.asarray(open_picture(source)), np.asarray(upright))
 
 
 def test_alpha_is_dropped_not_blended() -> None:

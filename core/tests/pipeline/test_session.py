@@ -240,6 +240,19 @@ def test_after_a_failed_execute_only_finished_slots_count(make_pipeline: Any) ->
     assert np.abs(logits - made.model.logits(rows_of(made, prompt_of(IDS[:40].tolist())))[-1]).max() < 1e-4
 
 
+def test_slots_that_were_being_written_again_when_an_execute_failed_do_not_count(make_pipeline: Any) -> None:
+    made = make_pipeline(llm=SETS["prefill and decode"])
+    session = session_of(made)
+    session.start(prompt_of(IDS[:50].tolist()))
+    session.forward()
+    made.driver.broken = RuntimeError("boom")
+    assert session.start(prompt_of(IDS[:60].tolist())) == 50
+    with pytest.raises(RuntimeError, match="boom"):
+        session.forward()  # one execute from slot 48
+    made.driver.broken = None
+    assert session.start(prompt_of(IDS[:60].tolist())) == 48
+
+
 def test_a_prompt_must_fit(make_pipeline: Any) -> None:
     session = session_of(make_pipeline(llm=SETS["prefill and decode"]))
     for ids in ([], [1] * 65):

@@ -184,4 +184,4 @@ class Chat:
             [np.empty((0, pipeline.model.text.hidden), np.float32), *(p.features for p in pictures)]
         )
         pipeline.prompter.check_contract(encoded, tiles, image.tokens_per_tile if image else 0, len(features))
-        return Prompt(encoded.ids, encoded.is_image, features, tiles)
+        return Prompt(encoded.ids, encoded.is_image, features)

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import IncompatibleError, UnsupportedError
 from ..models.description import ImageSpec, LlmEntry, ModelDescription
 from ..program import Program
-from ..types import DType, TensorSpec
+from ..types import DType, EntrySpec, TensorSpec
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
@@ -30,6 +30,18 @@ def float_dtype(spec: TensorSpec) -> np.dtype[Any]:
     return spec.dtype.numpy
 
 
+def shared_dtype(entries: Iterable[EntrySpec], prefixes: tuple[str, ...]) -> np.dtype[Any]:
+    """The one dtype of all tensors named so. ``IncompatibleError``: entries that share memory disagree."""
+    tensors = [t for e in entries for t in (*e.inputs, *e.outputs) if t.name.startswith(prefixes)]
+    found = {float_dtype(t) for t in tensors}
+    if len(found) != 1:
+        raise IncompatibleError(
+            f"tensors {'*, '.join(prefixes)}* have several element types: {', '.join(sorted(map(str, found)))}",
+            why="the entries share one KV cache and one place for logits",
+        )
+    return found.pop()
+
+
 def check_entries(program: Program, model: ModelDescription) -> None:
     """``IncompatibleError`` names the first tensor that is missing, unknown or of another shape."""
     if not model.llm:
@@ -37,6 +49,9 @@ def check_entries(program: Program, model: ModelDescription) -> None:
     for graph in model.llm:
         inputs, outputs = _llm_shapes(model, graph)
         _compare(program, graph.name, inputs, outputs)
+    entries = [program.entry(graph.name) for graph in model.llm]
+    for prefixes in (("logits",), ("past_", "new_")):
+        shared_dtype(entries, prefixes)
     if model.image is not None:
         _compare(program, "vision", *_vision_shapes(model.image, model.text.hidden))
 

@@ -64,6 +64,11 @@ def read_samples(dataset: Path, limit: int | None = None) -> list[Sample]:
         raise InputError(f"{dataset / FILE} cannot be read: {error}", fix="give a directory with eval.jsonl") from error
     numbered = [(n, line) for n, line in enumerate(lines, 1) if line.strip()]
     samples = [_sample(dataset, line, n) for n, line in numbered[:limit]]
+    seen: set[str] = set()
+    for (number, _), sample in zip(numbered, samples):
+        if sample.id in seen:
+            raise InputError(f"{dataset / FILE} line {number}: the id {sample.id!r} was used before")
+        seen.add(sample.id)
     if not samples:
         raise InputError(f"{dataset / FILE} has no questions")
     return samples

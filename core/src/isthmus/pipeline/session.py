@@ -6,18 +6,17 @@ prefix; ``forward`` computes the rest.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from ..buffer import Buffer
 from ..errors import InputError
 from ..models.description import ModelDescription
 from ..program import Program
-from ..types import TensorSpec
-from .contract import float_dtype, kv_names
+from .contract import shared_dtype
 from .embed import EmbeddingTable
 from .kv import KvCache
 from .plan import next_chunk
@@ -34,7 +33,6 @@ class Prompt:
     """[n]: whether a position takes a row of ``features`` instead of its row of the embedding table."""
     features: NDArray[np.float32]
     """[number of image positions, hidden], in the order of the positions."""
-    tiles: int = 0
 
 
 class Session:
@@ -60,25 +58,22 @@ class Session:
         self._ids = np.zeros(self.capacity, np.int64)
         self._is_image = np.zeros(self.capacity, np.bool_)
         self._features: NDArray[np.float32] = np.empty((0, model.text.hidden), np.float32)
-        logits = next(s for s in entries[0].outputs if s.name == "logits")
-        self._raw: NDArray[Any] = np.empty(logits.elements, float_dtype(logits))
-        self._logits = self._raw if self._raw.dtype == np.float32 else np.empty(logits.elements, np.float32)
-        self._steps: list[Step] = []
-        self._io: dict[str, Buffer] = allocate_io(program.device, entries)
-        try:
-            self._kv = KvCache(
-                program.device,
-                model.text.layers,
-                self.capacity,
-                _token_bytes([t for e in entries for t in (*e.inputs, *e.outputs)]),
-                max(graph.tokens for graph in model.llm),
-            )
+        self._raw: NDArray[Any] = np.empty(model.text.vocab, shared_dtype(entries, ("logits",)))
+        self._logits = self._raw if self._raw.dtype == np.float32 else np.empty(model.text.vocab, np.float32)
+        token_bytes = model.text.kv_heads * model.text.head_dim * shared_dtype(entries, ("past_", "new_")).itemsize
+        widest = max(graph.tokens for graph in model.llm)
+        with ExitStack() as stack:
+            self._io = allocate_io(program.device, entries)
+            for buffer in self._io.values():
+                stack.callback(buffer.close)
+            self._kv = KvCache(program.device, model.text.layers, self.capacity, token_bytes, widest)
+            stack.callback(self._kv.close)
+            self._steps: list[Step] = []
             for graph in model.llm:
                 step = Step(program, graph, model.text, model.mask_value, self.capacity, self._io, self._kv)
+                stack.callback(step.close)
                 self._steps.append(step)
-        except BaseException:
-            self.close()
-            raise
+            self._open = stack.pop_all()
 
     @property
     def nbytes(self) -> int:
@@ -143,18 +138,5 @@ class Session:
             out[image] = self._features[first : first + rows]
 
     def close(self) -> None:
-        """Free bindings and buffers."""
-        for step in self._steps:
-            step.close()
-        if hasattr(self, "_kv"):
-            self._kv.close()
-        for buffer in self._io.values():
-            buffer.close()
-
-
-def _token_bytes(tensors: list[TensorSpec]) -> int:
-    """Bytes of one token in one layer's keys or values; one element type for all graphs, as they share the cache."""
-    name = kv_names(1, "new")[0]
-    (dtype,) = {float_dtype(t) for t in tensors if t.name.startswith(("past_", "new_"))}
-    (row,) = {t.shape[2] * t.shape[3] for t in tensors if t.name == name}
-    return row * dtype.itemsize
+        """Free bindings and buffers. Safe to call twice."""
+        self._open.close()

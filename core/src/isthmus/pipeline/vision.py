@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..buffer import Buffer
 from ..models.description import ImageSpec
-from ..program import Binding, Program
+from ..program import Program
 from .contract import float_dtype
 
 
@@ -24,17 +24,12 @@ class VisionEncoder:
         self._lock = threading.Lock()
         self._pixels: NDArray[Any] = np.zeros(pixels.shape, float_dtype(pixels))
         self._features: NDArray[Any] = np.empty(features.shape, float_dtype(features))
-        self._open: list[Binding | Buffer] = []
-        try:
-            self._input = program.device.allocate(pixels.nbytes)
-            self._open.append(self._input)
-            self._output = program.device.allocate(features.nbytes)
-            self._open.append(self._output)
-            self._binding = program.bind("vision", {pixels.name: self._input}, {features.name: self._output})
-            self._open.append(self._binding)
-        except BaseException:
-            self.close()
-            raise
+        with ExitStack() as stack:
+            self._input = stack.enter_context(program.device.allocate(pixels.nbytes))
+            self._output = stack.enter_context(program.device.allocate(features.nbytes))
+            binding = program.bind("vision", {pixels.name: self._input}, {features.name: self._output})
+            self._binding = stack.enter_context(binding)
+            self._open = stack.pop_all()
 
     def encode(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
         """Features, float32 [T * tokens_per_tile, hidden], of tiles, float32 [T, 3, size, size].
@@ -56,6 +51,5 @@ class VisionEncoder:
         return out
 
     def close(self) -> None:
-        """Free binding and buffers."""
-        while self._open:
-            self._open.pop().close()
+        """Free binding and buffers. Safe to call twice."""
+        self._open.close()
