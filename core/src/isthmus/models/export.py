@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 import onnx_ir as ir
 
@@ -61,16 +60,15 @@ def export(
     with new_directory(Path(out)) as work:
         _write_graphs(work, graphs, _embedding(source), progress)
         _write_assets(work, source.assets)
-        written = GraphSet(
+        GraphSet(
             path=work,
             graphs={name: f"{name}.onnx" for name in graphs},
             assets=(EMBEDDING, *source.assets),
             model=_describe(source, entries, dialect).to_json(),
             dialect=dialect.name,
             source_sha256=_digest(Path(checkpoint)),
-        )
-        written.save()
-    return attrs.evolve(written, path=Path(out))
+        ).save()
+    return GraphSet.open(out)
 
 
 def _build(

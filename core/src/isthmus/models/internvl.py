@@ -19,7 +19,7 @@ from .vocabulary import open_vocabulary
 def open_native(path: Path, config: Config, tiles_per_call: int) -> Checkpoint:
     """``model_type: internvl``. The first -hf repositories name their tensors differently; the names tell."""
     llm = config.section("text_config")
-    text, vision = text_config(llm, family_of(llm, native=True)), native_vision_config(config)
+    text, vision = text_config(llm, family_of(llm, native=True), config), native_vision_config(config)
     vocabulary = open_vocabulary(path)
     prompt = native_prompt(path, config, vocabulary)
     tensors = open_safetensors(path)
@@ -40,7 +40,7 @@ def open_native(path: Path, config: Config, tiles_per_call: int) -> Checkpoint:
 def open_remote(path: Path, config: Config, tiles_per_call: int) -> Checkpoint:
     """``model_type: internvl_chat``."""
     llm = config.section("llm_config")
-    text, vision = text_config(llm, family_of(llm, native=False)), remote_vision_config(config)
+    text, vision = text_config(llm, family_of(llm, native=False), config), remote_vision_config(config)
     vocabulary = open_vocabulary(path)
     prompt = remote_prompt(config, vocabulary)
     return Checkpoint(

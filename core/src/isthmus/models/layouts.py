@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import attrs
 
 from ..errors import InputError, UnsupportedError
-from .tensors import Tensor
+from .tensors import FLOATS, Tensor
 from .text_config import TextConfig
 from .vision_config import VisionConfig
 
@@ -50,7 +50,7 @@ class Weights:
         return name in self._tensors
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor; ``InputError`` if it is missing or not of ``shape``."""
+        """The tensor; ``InputError`` if it is missing or not of ``shape``, ``UnsupportedError`` if it is not float."""
         tensor = self._tensors.get(name)
         if tensor is None:
             raise InputError(
@@ -61,6 +61,12 @@ class Weights:
             raise InputError(
                 f"tensor {name} in {self._where} has shape {list(tensor.shape)}, expected {list(shape)}",
                 why="the configuration and the weights do not belong together",
+            )
+        if tensor.dtype not in FLOATS:
+            raise UnsupportedError(
+                f"tensor {name} in {self._where} holds {tensor.dtype.name}",
+                why="the checkpoint is quantised",
+                fix="use the bf16 checkpoint; quantise when compiling",
             )
         self._used.add(name)
         return tensor
@@ -76,7 +82,11 @@ class Weights:
 
 
 def text_weights(w: Weights, c: TextConfig, prefixes: Prefixes) -> dict[str, Tensor]:
-    """All weights of the language model by canonical name."""
+    """All weights of the language model by canonical name.
+
+    A head in the file is used whatever the configuration says, since the default of ``tie_word_embeddings`` changed
+    between releases; without one the embedding is the head, unless the configuration says that it is not.
+    """
     layer = _internlm2_layer if c.family == "internlm2" else _llama_layer
     fused = c.family == "internlm2"
     found = {
@@ -86,8 +96,8 @@ def text_weights(w: Weights, c: TextConfig, prefixes: Prefixes) -> dict[str, Ten
         "llm.norm": w.take(f"{prefixes.text}norm.weight", c.hidden),
     }
     head = prefixes.head.replace("lm_head", "output") if fused else prefixes.head
-    # A head in the file is used whatever tie_word_embeddings says: the flag's default changed between releases.
-    found["llm.head.weight"] = w.take(head, c.vocab, c.hidden) if head in w else found["llm.embed.weight"]
+    own = head in w or not c.may_tie
+    found["llm.head.weight"] = w.take(head, c.vocab, c.hidden) if own else found["llm.embed.weight"]
     for i in range(c.layers):
         for name, tensor in layer(w, c, f"{prefixes.text}layers.{i}.").items():
             found[f"llm.layers.{i}.{name}"] = tensor

@@ -80,7 +80,8 @@ def stop_ids(directory: Path, text: Config, prompt: PromptSpec, vocabulary: Voca
         stops |= {vocabulary.id(_SEPARATOR)}
     else:
         eos = _token_text(Config.load_optional(directory / "tokenizer_config.json").get("eos_token"))
-        stops |= {vocabulary.id(eos)} if eos else set()
+        if eos is not None and (eos in vocabulary.ids or not stops):  # a sentencepiece vocabulary is not read here
+            stops |= {vocabulary.id(eos)}
     if not stops:
         raise InputError(f"no end-of-sequence token in {directory}", fix="state eos_token_id in generation_config.json")
     return tuple(sorted(stops))

@@ -17,7 +17,16 @@ from ..errors import InputError, UnsupportedError
 
 Array = NDArray[Any]
 
-_FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "BOOL": np.dtype(np.bool_),
+    **{f"{kind[0].upper()}{bits}": np.dtype(f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+}
+FLOATS = frozenset(_DTYPES[name] for name in ("F32", "F16", "BF16"))
+"""Element types of weights."""
 _INDEX = "model.safetensors.index.json"
 
 
@@ -40,7 +49,7 @@ def open_safetensors(directory: Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint directory, single file or sharded by ``model.safetensors.index.json``.
 
     ``InputError`` for a missing or truncated file, or an index that does not fit its shards;
-    ``UnsupportedError`` for element types other than 16, 32 and 64 bit floats.
+    ``UnsupportedError`` for element types that numpy cannot hold, such as 8-bit floats.
     """
     if (directory / _INDEX).is_file():
         return _open_sharded(directory)
@@ -95,11 +104,11 @@ def _open_file(path: Path) -> dict[str, Tensor]:
 
 
 def _tensor(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
-    if dtype not in _FLOATS and not dtype.startswith(("I", "U", "BOOL")):
+    if dtype not in _DTYPES:
         raise UnsupportedError(
             f"{path.name} holds {name} as {dtype}", why="only float checkpoints are read", fix="use the bf16 checkpoint"
         )
-    return Tensor(name, shape, np.dtype(_FLOATS.get(dtype, np.uint8)), lambda: _read(path, name))
+    return Tensor(name, shape, _DTYPES[dtype], lambda: _read(path, name))
 
 
 def _read(path: Path, name: str) -> Array:

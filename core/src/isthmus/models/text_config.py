@@ -40,6 +40,8 @@ class TextConfig:
     rms_eps: float
     rope_theta: float
     max_positions: int
+    may_tie: bool = True
+    """False: the configuration says that the head has weights of its own."""
 
     def __attrs_post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -75,8 +77,11 @@ def family_of(config: Config, *, native: bool) -> str:
     )
 
 
-def text_config(config: Config, family: str) -> TextConfig:
-    """Read ``config`` as a language model of ``family``. Nothing that decides a shape is ever defaulted."""
+def text_config(config: Config, family: str, outer: Config | None = None) -> TextConfig:
+    """Read ``config`` as a language model of ``family``. Nothing that decides a shape is ever defaulted.
+
+    ``outer`` is the configuration it is a section of, which may say as well whether head and embedding are tied.
+    """
     _refuse_variants(config, family)
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     max_positions = config.integer("max_position_embeddings")
@@ -92,6 +97,7 @@ def text_config(config: Config, family: str) -> TextConfig:
         rms_eps=config.number("rms_norm_eps"),
         rope_theta=_rope_theta(config, max_positions),
         max_positions=max_positions,
+        may_tie=_may_tie(config, outer),
     )
 
 
@@ -101,6 +107,11 @@ def _head_dim(config: Config, family: str, hidden: int, heads: int) -> int:
     if hidden % heads:
         raise InputError(f"{config.where}: hidden_size {hidden} is not a multiple of num_attention_heads {heads}")
     return hidden // heads
+
+
+def _may_tie(*configs: Config | None) -> bool:
+    stated = {c.get("tie_word_embeddings") for c in configs if c is not None} - {None}
+    return stated != {False}
 
 
 def _refuse_variants(config: Config, family: str) -> None:
