@@ -65,9 +65,9 @@ def test_what_the_library_says_about_a_node_leads_the_error(graphs, compiled):
 
 
 def test_a_limit_is_said_in_place_of_code_1002(graphs, compiled):
-    wide = graphs.node("ReduceMax", shape=(1, 4_000_000), out=(T.FLOAT, (1, 1)), axes=[1], name="widest")
+    wide = graphs.node("ReduceMax", shape=(1, 600_000), out=(T.FLOAT, (1, 1)), axes=[1], name="widest")
     with pytest.raises(CompileError, match=r"not sufficiently tiled to fit in TCM\. Requires \d+ bytes") as error:
-        compiled(wide)
+        compiled(wide, vtcm_mb=1)
     assert error.value.status.code == 1002
     assert "VTCM" in error.value.why
 
