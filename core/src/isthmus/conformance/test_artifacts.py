@@ -58,7 +58,7 @@ def test_an_artifact_for_another_target_is_refused(device: Device, copied: Path)
     for key in ("target", "backend"):
         other = edit(copied, lambda data, key=key: data.update({key: "elsewhere"}))  # type: ignore[misc]
         with pytest.raises(IncompatibleError):
-            device.load(other)
+            device.load(other).close()
 
 
 @SIMPLE

@@ -19,8 +19,13 @@ PAIR = pytest.mark.parametrize("case", ["prefill_and_decode"], indirect=True)
 
 @SIMPLE
 def test_binding_runs_nothing(device: Device, artifact: Artifact, case: Case) -> None:
-    with device.load(artifact) as program, bench(program, "main") as bound:
-        for array in bound.outputs.get().values():
+    spec = artifact.entries["main"]
+    inputs, outputs = Tray(device, spec.inputs), Tray(device, spec.outputs)
+    with device.load(artifact) as program, inputs.buffer, outputs.buffer:
+        inputs.put(case.inputs("main", 1))
+        with program.bind("main", inputs.views, outputs.views):
+            pass
+        for array in outputs.get().values():
             assert set(array.tobytes()) == {POISON}
 
 
@@ -96,21 +101,22 @@ def test_a_result_stays_while_another_entry_runs(device: Device, artifact: Artif
         assert same(prefill.outputs.get(), before)
 
 
-@SIMPLE
-def test_one_entry_s_output_is_another_s_input(device: Device, artifact: Artifact, case: Case) -> None:
-    """Without a copy through the host: the output region is bound as an input elsewhere."""
-    spec = artifact.entries["main"]
-    with device.load(artifact) as program, bench(program, "main") as first:
-        inputs = case.inputs("main", 1)
-        result = first.run(inputs)["y"]
-        wide = np.zeros(spec.inputs[0].shape, np.float32)
-        wide.reshape(-1)[: result.size] = result.reshape(-1)
-        out = Tray(device, spec.outputs)
-        with out.buffer, device.allocate(wide.nbytes) as chained:
-            chained.write(wide)
-            chained[: result.nbytes].copy_from(first.outputs.views["y"])
-            program.execute("main", {"x": chained}, out.views)
-            check(case, "main", {"x": wide}, out.get(), artifact.manifest.tolerance)
+@pytest.mark.parametrize("case", ["broadcast"], indirect=True)
+def test_results_are_on_the_device_when_execute_returns(device: Device, artifact: Artifact, case: Case) -> None:
+    """Another run takes them as its input, and a copy as its source, before the host has read anything."""
+    with device.load(artifact) as program, bench(program, "main") as first, bench(program, "main") as second:
+        inputs, others = case.inputs("main", 1), case.inputs("main", 2)
+        first.inputs.put(inputs)
+        second.inputs.put(others)
+        second.binding.rebind(inputs={"a": first.outputs.views["y"]})
+        first.binding.execute()
+        second.binding.execute()
+        with device.allocate(second.outputs.views["y"].size) as copied:
+            copied.view().copy_from(second.outputs.views["y"])
+            got = np.frombuffer(copied.read(), np.float32).reshape(case.entries["main"].outputs["y"])
+        chained = {**others, "a": first.outputs.get()["y"]}
+        check(case, "main", inputs, first.outputs.get(), artifact.manifest.tolerance)
+        check(case, "main", chained, {"y": got}, artifact.manifest.tolerance)
 
 
 @SIMPLE

@@ -174,7 +174,7 @@ def test_lent_memory_that_is_too_small_is_refused(
 ) -> None:
     if lent and lent.size:
         with pytest.raises(InputError, match=str(lent.size)):
-            device.load(artifact, **{kind: lent.view[: lent.size - 1]})
+            device.load(artifact, **{kind: lent.view[: lent.size - 1]}).close()
         assert set(lent.content()) == {POISON}
 
 

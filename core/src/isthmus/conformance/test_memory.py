@@ -182,7 +182,7 @@ def test_a_buffer_can_be_freed_while_somebody_holds_a_view(device: Device) -> No
     del held
 
 
-def in_threads(work: Callable[[int], None], count: int) -> None:
+def in_threads(work: Callable[[int], None], count: int, together: threading.Barrier | None = None) -> None:
     failures: list[BaseException] = []
 
     def guarded(number: int) -> None:
@@ -190,6 +190,8 @@ def in_threads(work: Callable[[int], None], count: int) -> None:
             work(number)
         except BaseException as error:  # noqa: BLE001 - carried to the main thread
             failures.append(error)
+            if together:
+                together.abort()
 
     threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
     for thread in threads:
@@ -209,14 +211,18 @@ def test_any_thread_may_use_the_device(device: Device) -> None:
 
 
 def test_threads_do_not_disturb_each_other(device: Device) -> None:
+    together = threading.Barrier(4)
+
     def work(number: int) -> None:
         for turn in range(25):
             data = noise(3000 + number, number * 100 + turn)
             with device.allocate(len(data)) as buffer:
+                together.wait()
                 buffer.write(data)
+                together.wait()
                 assert buffer.read() == data
 
-    in_threads(work, 4)
+    in_threads(work, 4, together)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="unavailable: this system has no fork")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import zlib
@@ -61,18 +62,13 @@ class Case:
     name: str
     entries: Mapping[str, Entry]
     shapes: Mapping[str, tuple[int, ...]] = attrs.field(factory=dict)
-    """Weights by name. Their values are drawn so that results stay near 1."""
+    """Weights by name."""
     dtype: DType = DType.FLOAT32
 
     @property
     def weights(self) -> Arrays:
         """Weights as the graphs store them."""
-        return {
-            name: (
-                self._rng("weights", name).standard_normal(shape) / np.sqrt(shape[0] if len(shape) > 1 else 4)
-            ).astype(self.dtype.numpy)
-            for name, shape in self.shapes.items()
-        }
+        return _weights(self.name, tuple(self.shapes.items()), self.dtype)
 
     def spec(self, entry: str) -> EntrySpec:
         """What the compiled entry must look like."""
@@ -86,7 +82,7 @@ class Case:
         """Input arrays; the same seed gives the same values on every machine."""
         return {
             name: np.ascontiguousarray(
-                i.draw(self._rng(entry, name, str(seed)), i.shape).astype((i.dtype or self.dtype).numpy)
+                i.draw(_rng(self.name, entry, name, str(seed)), i.shape).astype((i.dtype or self.dtype).numpy)
             )
             for name, i in self.entries[entry].inputs.items()
         }
@@ -107,8 +103,19 @@ class Case:
             parts += [name, inspect.getsource(inspect.getmodule(entry.build))]  # type: ignore[arg-type]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
-    def _rng(self, *names: str) -> np.random.Generator:
-        return np.random.default_rng([zlib.crc32(name.encode()) for name in (self.name, *names)])
+
+@functools.cache
+def _weights(case: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], dtype: DType) -> Arrays:
+    """Scaled by the inner dimension, so that results stay near 1."""
+    made = {}
+    for name, shape in shapes:
+        scale = np.sqrt(shape[0] if len(shape) > 1 else 4)
+        made[name] = (_rng(case, "weights", name).standard_normal(shape) / scale).astype(dtype.numpy)
+    return made
+
+
+def _rng(*names: str) -> np.random.Generator:
+    return np.random.default_rng([zlib.crc32(name.encode()) for name in names])
 
 
 def _widened(array: NDArray[Any]) -> NDArray[Any]:
