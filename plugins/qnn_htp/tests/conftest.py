@@ -122,3 +122,9 @@ def device(isolation):
 def child_device():
     with open_device("qnn_htp") as opened:
         yield opened
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    """Let the worker's Python begin with the sitecustomize.py of a folder of ``hooks``."""
+    return lambda name: monkeypatch.setattr(sys, "path", [str(Path(__file__).parent / "hooks" / name), *sys.path])

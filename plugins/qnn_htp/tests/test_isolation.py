@@ -38,12 +38,6 @@ def fp32(contexts, case):
 
 
 @pytest.fixture
-def hook(monkeypatch):
-    """Let the worker's Python begin with the sitecustomize.py of a folder of ``hooks``."""
-    return lambda name: monkeypatch.setattr(sys, "path", [str(Path(__file__).parent / "hooks" / name), *sys.path])
-
-
-@pytest.fixture
 def opened():
     """Make devices that are closed at the end."""
     made = []
