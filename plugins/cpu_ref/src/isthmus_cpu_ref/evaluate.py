@@ -7,7 +7,9 @@ from typing import Any
 
 import onnx
 from isthmus.errors import CompileError
+from onnx.inliner import inline_selected_functions
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpFunction
 
 from .weights import graphs
 from .widen import OPERATORS, Array, widen
@@ -21,13 +23,10 @@ class Evaluation:
 
     def __init__(self, model: onnx.ModelProto, weights: Mapping[str, Array], entry: str) -> None:
         """``weights`` are those that ``model`` keeps outside; they are never copied into a protobuf."""
-        inline = onnx.ModelProto()
-        inline.CopyFrom(model)
-        del inline.graph.initializer[:]
-        inline.graph.initializer.extend(t for t in model.graph.initializer if not t.external_data)
-        widen(inline)
         try:
-            self._evaluator = ReferenceEvaluator(inline, new_ops=OPERATORS)
+            wide = _without_functions(_weights_as_inputs(model))
+            widen(wide)
+            self._evaluator = ReferenceEvaluator(wide, new_ops=OPERATORS)
         except FAILURES as error:
             raise CompileError(
                 f"entry {entry!r} cannot be evaluated by onnx.reference {onnx.__version__}: "
@@ -35,7 +34,7 @@ class Evaluation:
                 why="only operators of the ONNX standard have a reference implementation",
             ) from error
         self._weights = weights
-        self._last_uses = last_uses(model.graph)
+        self._last_uses = last_uses(wide.graph)
 
     def run(self, inputs: Mapping[str, Array]) -> list[Array]:
         """Outputs in graph order, as numpy made them."""
@@ -48,6 +47,40 @@ class Evaluation:
             for name in done:
                 results.pop(name, None)
         return [results[name] for name in self._evaluator.output_names]
+
+
+def _weights_as_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose external weights are inputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.initializer[:]
+    for tensor in model.graph.initializer:
+        if tensor.external_data:
+            copy.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            copy.graph.initializer.append(tensor)
+    return copy
+
+
+def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Inline the operators that onnx.reference would expand itself: their float32 constants must be widened too."""
+    nodes = ReferenceEvaluator(model, new_ops=OPERATORS).rt_nodes_
+    functions = sorted({(n.onnx_node.domain, n.op_type) for n in nodes if isinstance(n, OpFunction)})
+    if not functions:
+        return model
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    for node in model.graph.node:
+        if (node.domain, node.op_type) in functions and onnx.defs.has(node.op_type, node.domain):
+            _state_defaults(node, onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain))
+    return inline_selected_functions(model, functions, inline_schema_functions=True)
+
+
+def _state_defaults(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> None:
+    """Write out the attributes a node leaves to their defaults: inlining would drop them."""
+    given = {attribute.name for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.default_value.name:
+            node.attribute.append(attribute.default_value)
 
 
 def last_uses(graph: onnx.GraphProto) -> list[set[str]]:
