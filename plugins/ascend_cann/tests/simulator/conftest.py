@@ -53,16 +53,6 @@ TEXTS = {
 }
 
 
-class IODims(ct.Structure):
-    """aclmdlIODims."""
-
-    _fields_ = [("name", ct.c_char * 128), ("count", ct.c_size_t), ("dims", ct.c_int64 * 128)]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.dims[: self.count])
-
-
 class Sim:
     """The library with a device set. ``sim.aclX(...)`` returns the raw result, ``sim.ok("aclX", ...)`` insists on 0."""
 
@@ -71,6 +61,7 @@ class Sim:
         for names, result in ((POINTERS, ct.c_void_p), (SIZES, ct.c_size_t), (TEXTS, ct.c_char_p)):
             for name in names:
                 getattr(self.lib, name).restype = result
+        self.baseline = int(self.lib.isthmus_sim_live())
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self.lib, name)
@@ -86,6 +77,16 @@ class Sim:
 
     def text(self) -> str:
         return (self.lib.aclGetRecentErrMsg() or b"").decode()
+
+    def live(self) -> int:
+        """Handles made since the test began that are still live."""
+        return int(self.lib.isthmus_sim_live()) - self.baseline
+
+    def listing(self) -> str:
+        """Live handles, one a line."""
+        out = ct.create_string_buffer(1 << 16)
+        self.lib.isthmus_sim_list(out, SIZE(len(out)))
+        return out.value.decode()
 
     def malloc(self, size: int, policy: int = HUGE_FIRST) -> int:
         pointer = ct.c_void_p()

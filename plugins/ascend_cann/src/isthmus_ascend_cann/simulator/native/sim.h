@@ -78,10 +78,7 @@ typedef enum {
     OBJECT_CONFIG,
     OBJECT_HOST_MEMORY,
     OBJECT_DEVICE_MEMORY,
-    OBJECT_RESERVED_ADDRESS,
-    OBJECT_PHYSICAL_MEMORY,
-    OBJECT_AIPP,
-    OBJECT_OTHER,
+    OBJECT_EXECUTE_CONFIG,
     OBJECT_KINDS
 } ObjectKind;
 bool sim_object_add(ObjectKind kind, const void *handle, size_t size);
@@ -209,7 +206,13 @@ typedef struct SimModel {
 SimModel *sim_model(uint32_t id, const char *function);
 void sim_unload_all(int32_t device);
 uint64_t sim_weight_mark(const SimModel *model);
+
+/* ---- sim_gears.c ---- */
 size_t sim_largest_gear(const Om *om);
+/* Index of the input that holds the gear; input_count when there is none. */
+size_t sim_gear_input(const Om *om);
+/* The gear that the input's device memory names. */
+size_t sim_read_gear(const Om *om, const void *address);
 /* Dimensions of an output in one gear; false when the file does not say. */
 bool sim_gear_output(const Om *om, size_t gear, size_t output, size_t *rank, int64_t *dims);
 

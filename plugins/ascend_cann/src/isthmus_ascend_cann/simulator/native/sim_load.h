@@ -26,4 +26,8 @@ typedef struct {
 
 aclError sim_load(const LoadRequest *request, uint32_t *id, const char *function);
 
+void sim_enlist(SimModel *model);
+void sim_delist(SimModel *model);
+void sim_free_model(SimModel *model);
+
 #endif

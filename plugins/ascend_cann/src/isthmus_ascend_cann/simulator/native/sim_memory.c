@@ -54,12 +54,17 @@ static bool map_all(void)
         return false;
     }
     void *open = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    void *shut = mmap(NULL, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    if (open == MAP_FAILED || shut == MAP_FAILED) {
+    /* A little too much, so that the part that is used can start on the largest page size. */
+    void *room = mmap(NULL, length + SIM_GIANT_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (open == MAP_FAILED || room == MAP_FAILED) {
+        return false;
+    }
+    void *start = (void *)(uintptr_t)round_up((uintptr_t)room, SIM_GIANT_PAGE);
+    if (mmap(start, length, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, 0) == MAP_FAILED) {
         return false;
     }
     alias = open;
-    window = shut;
+    window = start;
     return true;
 }
 

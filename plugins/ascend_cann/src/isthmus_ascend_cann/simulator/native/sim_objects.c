@@ -18,8 +18,7 @@ typedef struct {
 
 static const char *const names[OBJECT_KINDS] = {
     "context", "stream", "event", "data buffer", "dataset", "tensor description", "model description", "model",
-    "model configuration", "pinned host memory", "device memory", "reserved address range", "physical memory", "AIPP set",
-    "other",
+    "model configuration", "pinned host memory", "device memory", "execution configuration",
 };
 
 static void *tree; /* tsearch tree of Object, by handle and kind */

@@ -1,6 +1,6 @@
-/* Streams, events and what waits for them.
+/* Streams: threads with a queue.
  *
- * A stream is a thread with a queue, so that work really overlaps with the host and a caller who forgets to synchronise
+ * They are threads so that work really overlaps with the host and a caller who forgets to synchronise
  * reads old data here as on the device.
  */
 #include "sim_stream.h"
@@ -28,14 +28,6 @@ struct SimStream {
     char text[2048]; /* what it reported, for the thread that waits */
     struct SimStream *next;
 };
-
-typedef struct {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
-    unsigned references; /* the handle and every task that names it */
-    uint64_t issued, completed;
-    struct timespec time;
-} SimEvent;
 
 static SimStream *streams;
 static pthread_mutex_t list_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -101,45 +93,13 @@ aclError sim_stream_push(SimStream *stream, SimTask run, void *argument, void (*
     return ACL_SUCCESS;
 }
 
-static struct timespec deadline_after(int32_t milliseconds)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_sec += milliseconds / 1000;
-    at.tv_nsec += (long)(milliseconds % 1000) * 1000000;
-    if (at.tv_nsec >= 1000000000) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000;
-    }
-    return at;
-}
-
-static void new_condition(pthread_cond_t *condition)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
-/* False when `timeout_ms` ran out; negative waits for ever. */
-static bool wait_on(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *deadline)
-{
-    if (deadline == NULL) {
-        pthread_cond_wait(condition, mutex);
-        return true;
-    }
-    return pthread_cond_timedwait(condition, mutex, deadline) != ETIMEDOUT;
-}
-
 aclError sim_stream_drain(SimStream *stream, int32_t timeout_ms)
 {
-    struct timespec deadline = deadline_after(timeout_ms < 0 ? 0 : timeout_ms);
+    struct timespec deadline = sim_deadline(timeout_ms < 0 ? 0 : timeout_ms);
     bool in_time = true;
     pthread_mutex_lock(&stream->mutex);
     while ((stream->first != NULL || stream->busy) && in_time) {
-        in_time = wait_on(&stream->changed, &stream->mutex, timeout_ms < 0 ? NULL : &deadline);
+        in_time = sim_wait(&stream->changed, &stream->mutex, timeout_ms < 0 ? NULL : &deadline);
     }
     bool idle = stream->first == NULL && !stream->busy;
     aclError error = idle ? stream->error : ACL_ERROR_RT_STREAM_SYNC_TIMEOUT;
@@ -165,7 +125,7 @@ static SimStream *open_stream(SimContext *context, bool registered)
     }
     stream->context = context;
     pthread_mutex_init(&stream->mutex, NULL);
-    new_condition(&stream->changed);
+    sim_new_condition(&stream->changed);
     if ((registered && !sim_object_add(OBJECT_STREAM, stream, 0)) ||
         pthread_create(&stream->thread, NULL, work, stream) != 0) {
         sim_object_remove(OBJECT_STREAM, stream);
@@ -367,188 +327,4 @@ SIM_API aclError aclrtSynchronizeDevice(void)
     }
     pthread_mutex_unlock(&list_mutex);
     return first;
-}
-
-/* ---- events ---- */
-
-static void drop_event(void *argument)
-{
-    SimEvent *event = argument;
-    pthread_mutex_lock(&event->mutex);
-    bool last = --event->references == 0;
-    pthread_mutex_unlock(&event->mutex);
-    if (last) {
-        pthread_mutex_destroy(&event->mutex);
-        pthread_cond_destroy(&event->changed);
-        free(event);
-    }
-}
-
-static aclError complete_event(void *argument)
-{
-    SimEvent *event = argument;
-    pthread_mutex_lock(&event->mutex);
-    event->completed++;
-    clock_gettime(CLOCK_MONOTONIC, &event->time);
-    pthread_cond_broadcast(&event->changed);
-    pthread_mutex_unlock(&event->mutex);
-    return ACL_SUCCESS;
-}
-
-static aclError need_event(aclrtEvent handle, const char *function)
-{
-    TRY(sim_not_null(handle, function, "event"));
-    if (sim_object_live(OBJECT_EVENT, handle)) {
-        return ACL_SUCCESS;
-    }
-    return sim_fail(ACL_ERROR_RT_INVALID_HANDLE, "EE1001", "Invalid_Handle", "%s: %p is no event", function, handle);
-}
-
-static aclError create_event(aclrtEvent *event, const char *function)
-{
-    TRY(sim_not_null(event, function, "event"));
-    if (sim_context(function) == NULL) {
-        return ACL_ERROR_RT_CONTEXT_NULL;
-    }
-    SimEvent *created = calloc(1, sizeof *created);
-    if (created == NULL || !sim_object_add(OBJECT_EVENT, created, 0)) {
-        free(created);
-        return sim_fail(ACL_ERROR_RT_NO_EVENT_RESOURCE, "EL0006", "Event_Resource", "%s: no event left", function);
-    }
-    pthread_mutex_init(&created->mutex, NULL);
-    new_condition(&created->changed);
-    created->references = 1;
-    *event = created;
-    return ACL_SUCCESS;
-}
-
-SIM_API aclError aclrtCreateEvent(aclrtEvent *event)
-{
-    ENTER();
-    return create_event(event, __func__);
-}
-
-SIM_API aclError aclrtCreateEventWithFlag(aclrtEvent *event, uint32_t flag)
-{
-    ENTER();
-    (void)flag;
-    return create_event(event, __func__);
-}
-
-SIM_API aclError aclrtDestroyEvent(aclrtEvent event)
-{
-    ENTER();
-    TRY(need_event(event, __func__));
-    sim_object_remove(OBJECT_EVENT, event);
-    drop_event(event);
-    return ACL_SUCCESS;
-}
-
-SIM_API aclError aclrtRecordEvent(aclrtEvent event, aclrtStream stream)
-{
-    ENTER();
-    TRY(need_event(event, __func__));
-    CONTEXT(context);
-    SimStream *queue;
-    TRY(sim_stream_of(stream, context, __func__, &queue));
-    SimEvent *recorded = event;
-    pthread_mutex_lock(&recorded->mutex);
-    recorded->issued++;
-    recorded->references++;
-    pthread_mutex_unlock(&recorded->mutex);
-    return sim_stream_push(queue, complete_event, recorded, drop_event);
-}
-
-typedef struct {
-    SimEvent *event;
-    uint64_t until;
-} Wait;
-
-static aclError await(SimEvent *event, uint64_t until, int32_t timeout_ms)
-{
-    struct timespec deadline = deadline_after(timeout_ms < 0 ? 0 : timeout_ms);
-    bool in_time = true;
-    pthread_mutex_lock(&event->mutex);
-    while (event->completed < until && in_time) {
-        in_time = wait_on(&event->changed, &event->mutex, timeout_ms < 0 ? NULL : &deadline);
-    }
-    bool done = event->completed >= until;
-    pthread_mutex_unlock(&event->mutex);
-    return done ? ACL_SUCCESS
-                : sim_fail(ACL_ERROR_RT_EVENT_SYNC_TIMEOUT, "EE1002", "Event_Synchronize_Timeout",
-                           "event %p is not complete after %d ms", (void *)event, timeout_ms);
-}
-
-static aclError run_wait(void *argument)
-{
-    Wait *wait = argument;
-    return await(wait->event, wait->until, -1);
-}
-
-static void drop_wait(void *argument)
-{
-    Wait *wait = argument;
-    drop_event(wait->event);
-    free(wait);
-}
-
-SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event)
-{
-    ENTER();
-    TRY(need_event(event, __func__));
-    CONTEXT(context);
-    SimStream *queue;
-    TRY(sim_stream_of(stream, context, __func__, &queue));
-    Wait *wait = malloc(sizeof *wait);
-    if (wait == NULL) {
-        return sim_fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "EE1013", "Host_Memory", "%s: out of host memory", __func__);
-    }
-    SimEvent *awaited = event;
-    pthread_mutex_lock(&awaited->mutex);
-    awaited->references++;
-    *wait = (Wait){awaited, awaited->issued};
-    pthread_mutex_unlock(&awaited->mutex);
-    return sim_stream_push(queue, run_wait, wait, drop_wait);
-}
-
-static aclError synchronize_event(aclrtEvent handle, int32_t timeout_ms, const char *function)
-{
-    TRY(need_event(handle, function));
-    SimEvent *event = handle;
-    pthread_mutex_lock(&event->mutex);
-    uint64_t until = event->issued;
-    pthread_mutex_unlock(&event->mutex);
-    return await(event, until, timeout_ms);
-}
-
-SIM_API aclError aclrtSynchronizeEvent(aclrtEvent event)
-{
-    ENTER();
-    return synchronize_event(event, -1, __func__);
-}
-
-SIM_API aclError aclrtSynchronizeEventWithTimeout(aclrtEvent event, int32_t timeout)
-{
-    ENTER();
-    return synchronize_event(event, timeout, __func__);
-}
-
-SIM_API aclError aclrtEventElapsedTime(float *ms, aclrtEvent startEvent, aclrtEvent endEvent)
-{
-    ENTER();
-    NOT_NULL(ms);
-    TRY(need_event(startEvent, __func__));
-    TRY(need_event(endEvent, __func__));
-    const SimEvent *start = startEvent, *end = endEvent;
-    if (start->completed == 0 || end->completed == 0) {
-        return sim_fail(ACL_ERROR_RT_EVENT_TIMESTAMP_INVALID, "EE1001", "Event_Not_Recorded",
-                        "%s: an event was not recorded, or its stream not synchronised", __func__);
-    }
-    double seconds = (double)(end->time.tv_sec - start->time.tv_sec);
-    double elapsed = seconds * 1e3 + (double)(end->time.tv_nsec - start->time.tv_nsec) / 1e6;
-    if (elapsed < 0) {
-        return sim_fail(ACL_ERROR_RT_EVENT_TIMESTAMP_REVERSAL, "EE1001", "Event_Order", "%s: end is before start", __func__);
-    }
-    *ms = (float)elapsed;
-    return ACL_SUCCESS;
 }

@@ -2,6 +2,8 @@
 #ifndef ISTHMUS_SIM_STREAM_H
 #define ISTHMUS_SIM_STREAM_H
 
+#include <time.h>
+
 #include "sim.h"
 
 typedef aclError (*SimTask)(void *argument);
@@ -14,5 +16,11 @@ aclError sim_stream_push(SimStream *stream, SimTask run, void *argument, void (*
 aclError sim_stream_drain(SimStream *stream, int32_t timeout_ms);
 void sim_streams_close(int32_t device);
 void sim_streams_close_context(SimContext *context);
+
+/* Conditions on the monotonic clock. */
+void sim_new_condition(pthread_cond_t *condition);
+struct timespec sim_deadline(int32_t milliseconds);
+/* False when the deadline has passed; without one it waits for ever. */
+bool sim_wait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *deadline);
 
 #endif

@@ -19,6 +19,7 @@ typedef struct aclTensorDesc aclTensorDesc;
 typedef struct aclmdlDataset aclmdlDataset;
 typedef struct aclmdlDesc aclmdlDesc;
 typedef struct aclmdlConfigHandle aclmdlConfigHandle;
+typedef struct aclmdlExecConfigHandle aclmdlExecConfigHandle;
 
 #define ACL_SUCCESS 0
 #define ACL_ERROR_INVALID_PARAM 100000
@@ -159,6 +160,13 @@ typedef enum {
     ACL_MDL_WITHOUT_GRAPH_INT32 = 28
 } aclmdlConfigAttr;
 
+typedef enum { ACL_MDL_STREAM_SYNC_TIMEOUT = 0, ACL_MDL_EVENT_SYNC_TIMEOUT = 1 } aclmdlExecConfigAttr;
+
+typedef enum {
+    ACL_EVENT_RECORDED_STATUS_NOT_READY = 0,
+    ACL_EVENT_RECORDED_STATUS_COMPLETE = 1
+} aclrtEventRecordedStatus;
+
 #define ACL_MDL_LOAD_FROM_FILE 1
 #define ACL_MDL_LOAD_FROM_FILE_WITH_MEM 2
 #define ACL_MDL_LOAD_FROM_MEM 3
@@ -189,6 +197,7 @@ aclError aclrtDestroyStreamForce(aclrtStream stream);
 aclError aclrtSynchronizeStream(aclrtStream stream);
 aclError aclrtSynchronizeStreamWithTimeout(aclrtStream stream, int32_t timeout);
 aclError aclrtSynchronizeDevice(void);
+
 aclError aclrtCreateEvent(aclrtEvent *event);
 aclError aclrtCreateEventWithFlag(aclrtEvent *event, uint32_t flag);
 aclError aclrtDestroyEvent(aclrtEvent event);
@@ -197,6 +206,7 @@ aclError aclrtStreamWaitEvent(aclrtStream stream, aclrtEvent event);
 aclError aclrtSynchronizeEvent(aclrtEvent event);
 aclError aclrtSynchronizeEventWithTimeout(aclrtEvent event, int32_t timeout);
 aclError aclrtEventElapsedTime(float *ms, aclrtEvent startEvent, aclrtEvent endEvent);
+aclError aclrtQueryEventStatus(aclrtEvent event, aclrtEventRecordedStatus *status);
 
 aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy);
 aclError aclrtMallocAlign32(void **devPtr, size_t size, aclrtMemMallocPolicy policy);
@@ -268,13 +278,14 @@ aclError aclmdlGetInputDynamicDims(const aclmdlDesc *modelDesc, size_t index, ac
 
 aclError aclmdlQuerySizeFromMem(const void *model, size_t modelSize, size_t *workSize, size_t *weightSize);
 aclError aclmdlQuerySize(const char *fileName, size_t *workSize, size_t *weightSize);
+aclError aclmdlUnload(uint32_t modelId);
+
 aclError aclmdlLoadFromFile(const char *modelPath, uint32_t *modelId);
 aclError aclmdlLoadFromFileWithMem(const char *modelPath, uint32_t *modelId, void *workPtr, size_t workSize, void
     *weightPtr, size_t weightSize);
 aclError aclmdlLoadFromMem(const void *model, size_t modelSize, uint32_t *modelId);
 aclError aclmdlLoadFromMemWithMem(const void *model, size_t modelSize, uint32_t *modelId, void *workPtr, size_t
     workSize, void *weightPtr, size_t weightSize);
-aclError aclmdlUnload(uint32_t modelId);
 
 aclmdlConfigHandle *aclmdlCreateConfigHandle(void);
 aclError aclmdlDestroyConfigHandle(aclmdlConfigHandle *handle);
@@ -288,7 +299,14 @@ aclError aclmdlSetDynamicBatchSize(uint32_t modelId, aclmdlDataset *dataset, siz
 aclError aclmdlSetDynamicHWSize(uint32_t modelId, aclmdlDataset *dataset, size_t index, uint64_t height, uint64_t
     width);
 aclError aclmdlSetInputDynamicDims(uint32_t modelId, aclmdlDataset *dataset, size_t index, const aclmdlIODims *dims);
+
 aclError aclmdlExecute(uint32_t modelId, const aclmdlDataset *input, aclmdlDataset *output);
 aclError aclmdlExecuteAsync(uint32_t modelId, const aclmdlDataset *input, aclmdlDataset *output, aclrtStream stream);
+aclmdlExecConfigHandle *aclmdlCreateExecConfigHandle(void);
+aclError aclmdlDestroyExecConfigHandle(const aclmdlExecConfigHandle *handle);
+aclError aclmdlSetExecConfigOpt(aclmdlExecConfigHandle *handle, aclmdlExecConfigAttr attr, const void *attrValue,
+    size_t valueSize);
+aclError aclmdlExecuteV2(uint32_t modelId, const aclmdlDataset *input, aclmdlDataset *output, aclrtStream stream,
+    const aclmdlExecConfigHandle *handle);
 
 #endif
