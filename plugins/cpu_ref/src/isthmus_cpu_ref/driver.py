@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 import onnxruntime as ort
@@ -22,7 +23,7 @@ from .options import DeviceOptions
 from .profile import trace_events
 from .session import (
     FAILURES,
-    bind_tensor,
+    bind_arguments,
     failed,
     failures_as,
     open_session,
@@ -32,6 +33,9 @@ from .session import (
 )
 from .weights import fill_weights, map_weights
 
+Tensors = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
+"""Arguments of ``bind_arguments`` for the inputs and outputs of an entry: made once, bound often."""
+
 
 @attrs.define(eq=False)
 class LoadedProgram:
@@ -40,6 +44,7 @@ class LoadedProgram:
     artifact: Artifact
     weights: mmap.mmap | memoryview | bytes
     packed: Mapping[str, bool]
+    tensors: Mapping[str, Tensors]
     sessions: dict[str, ort.InferenceSession]
 
 
@@ -82,7 +87,8 @@ class CpuDriver(HostDriver):
         figures, prepack = Figures.read(artifact), self._options.prepack
         packed = {name: figures.is_packed(name, prepack, lent=lent is not None) for name in artifact.entries}
         weights = map_weights(artifact.path) if lent is None else fill_weights(artifact.path, view(lent))
-        program = LoadedProgram(artifact, weights, packed, {})
+        tensors = {name: _tensors(spec) for name, spec in artifact.entries.items()}
+        program = LoadedProgram(artifact, weights, packed, tensors, {})
         for name, spec in artifact.entries.items():
             program.sessions[name] = session = self._session(program, name)
             _check_entry(artifact, name, spec, session)
@@ -99,11 +105,11 @@ class CpuDriver(HostDriver):
     ) -> BoundEntry:
         session = program.sessions[entry]
         io = session.io_binding()
-        _bind_all(io, program.artifact.entries[entry], dict(enumerate(inputs)), dict(enumerate(outputs)))
+        _bind_all(io, program.tensors[entry], dict(enumerate(inputs)), dict(enumerate(outputs)))
         return BoundEntry(program, entry, session, io, list(inputs), list(outputs))
 
     def rebind(self, binding: BoundEntry, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
-        _bind_all(binding.io, binding.program.artifact.entries[binding.entry], inputs, outputs)
+        _bind_all(binding.io, binding.program.tensors[binding.entry], inputs, outputs)
         for kept, changed in ((binding.inputs, inputs), (binding.outputs, outputs)):
             for position, region in changed.items():
                 kept[position] = region
@@ -119,11 +125,11 @@ class CpuDriver(HostDriver):
 
     def profile(self, binding: BoundEntry) -> Sequence[ProfileEvent]:
         """One run, the first of a session of its own: it includes what only a first run does."""
-        spec = binding.program.artifact.entries[binding.entry]
+        tensors = binding.program.tensors[binding.entry]
         with tempfile.TemporaryDirectory() as directory:
             session = self._session(binding.program, binding.entry, trace=Path(directory) / "trace")
             io = session.io_binding()
-            _bind_all(io, spec, dict(enumerate(binding.inputs)), dict(enumerate(binding.outputs)))
+            _bind_all(io, tensors, dict(enumerate(binding.inputs)), dict(enumerate(binding.outputs)))
             with failures_as(ExecutionError, f"entry {binding.entry!r} failed", call="Run"):
                 session.run_with_iobinding(io)
             return list(trace_events(Path(session.end_profiling())))
@@ -150,10 +156,14 @@ class CpuDriver(HostDriver):
             )
 
 
-def _bind_all(io: ort.IOBinding, spec: EntrySpec, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
-    for bind, tensors, regions in ((io.bind_input, spec.inputs, inputs), (io.bind_output, spec.outputs, outputs)):
+def _tensors(spec: EntrySpec) -> Tensors:
+    return [bind_arguments(s) for s in spec.inputs], [bind_arguments(s) for s in spec.outputs]
+
+
+def _bind_all(io: ort.IOBinding, tensors: Tensors, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
+    for bind, arguments, regions in ((io.bind_input, tensors[0], inputs), (io.bind_output, tensors[1], outputs)):
         for position, region in regions.items():
-            bind_tensor(bind, tensors[position], region.handle.address + region.offset)
+            bind(*arguments[position], region.handle.address + region.offset)
 
 
 def _check_version(artifact: Artifact) -> None:

@@ -12,7 +12,7 @@ from isthmus.types import Pages
 
 from .graph import entry_spec, read_model
 from .memory import allocate
-from .session import bind_tensor, open_session, session_options, use_weights
+from .session import bind_arguments, open_session, session_options, use_weights
 from .weights import map_weights
 
 
@@ -28,7 +28,7 @@ def scratch(model: Path, *, packed: bool) -> int:
         for tensor in tensors:
             buffers.append(allocate(max(1, tensor.nbytes), Pages.NORMAL, 64).handle)
             buffers[-1].bytes[:] = bytes(len(buffers[-1].bytes))  # touched now, so that the run does not
-            bind_tensor(bind, tensor, buffers[-1].address)
+            bind(*bind_arguments(tensor), buffers[-1].address)
     before = _anonymous()
     for _ in range(2):
         session.run_with_iobinding(io)

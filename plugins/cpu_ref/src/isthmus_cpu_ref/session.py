@@ -67,9 +67,9 @@ def open_session(model: Path, options: ort.SessionOptions) -> ort.InferenceSessi
     return ort.InferenceSession(str(model), options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
-def bind_tensor(bind: Any, spec: TensorSpec, address: int) -> None:
-    """Call ``io.bind_input`` or ``io.bind_output`` for a tensor at an address."""
-    bind(spec.name, "cpu", 0, ONNX_TYPES[spec.dtype], list(spec.shape), address)
+def bind_arguments(spec: TensorSpec) -> tuple[Any, ...]:
+    """What ``io.bind_input`` and ``io.bind_output`` take for a tensor, before its address."""
+    return spec.name, "cpu", 0, ONNX_TYPES[spec.dtype], list(spec.shape)
 
 
 def tensor_spec(value: ort.NodeArg) -> TensorSpec | None:
