@@ -20,7 +20,7 @@ from .atc_checks import check_options, gear_specs, input_shapes
 from .atc_options import CompileOptions, Precision
 from .gears import GearKind, Gears
 from .om import Om, Tensor, read_om, weights_sha256
-from .plan import EXTERNAL, EntryPlan, ModelPlan, ProgramPlan
+from .plan import EXTERNAL, EntryPlan, ModelPlan, ProgramPlan, entry_plan
 from .soc import Soc
 from .source import Source, check_operators, read_source
 
@@ -104,7 +104,7 @@ def _compile_one(source: Source, chip: Soc, out: Path, options: CompileOptions, 
             atc.run(tool, [*flags, output], directory=directory, log=log, limits=limits, what=what, need=need)
             om = _collect(directory, name, out) or _raise(atc.no_output(log, tool, what))
         except CompileError as error:
-            raise _keep_log(error, log, out) from error
+            raise _keep_log(error, log) from error
         external = _collect_external(directory, out)
     return _describe(source, om, gears, shapes, external, options)
 
@@ -147,12 +147,11 @@ def _collect_external(directory: Path, out: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _keep_log(error: CompileError, log: Path, out: Path) -> CompileError:
-    """Move the log beside the artifact that did not come to be, since ``out`` is about to be removed."""
+def _keep_log(error: CompileError, log: Path) -> CompileError:
+    """Copy the log out of the directory that is about to be removed with the artifact that did not come to be."""
     if not log.exists():
         return error
-    place = next(p for p in out.parents if not p.name.startswith("."))  # the core works in a hidden directory
-    kept = place / f"{out.name}.{log.name}"
+    kept = Path(tempfile.mkdtemp(prefix="isthmus-atc-log-")) / log.name
     shutil.copyfile(log, kept)
     return CompileError(
         error.what.replace(str(log), str(kept)),
@@ -189,7 +188,7 @@ def _describe(
         external=external,
         gear_kind=gears.kind if gears else None,
     )
-    entries = {entry: EntryPlan(file.name, chosen.get(entry)) for entry in specs}
+    entries = {entry: entry_plan(file.name, spec, chosen.get(entry)) for entry, spec in specs.items()}
     return Compiled(file.name, model, entries, specs)
 
 

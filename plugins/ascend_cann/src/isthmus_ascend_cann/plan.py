@@ -47,6 +47,9 @@ class EntryPlan:
 
     model: str
     """File name of its ``.om``."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """Names in the order of the ``.om``, which calls outputs by names of its own."""
     gear: tuple[int, ...] | None
     """What is set before each execute: the batch, (height, width), or all dimensions of all inputs in order."""
 
@@ -145,12 +148,28 @@ def read_plan(artifact: Artifact) -> ProgramPlan:
         raise IncompatibleError(
             f"{path} has entries {sorted(plan.entries)}, the manifest {sorted(artifact.entries)}", fix=again
         )
-    for entry in plan.entries.values():
+    for name, entry in plan.entries.items():
         if entry.model not in plan.models:
             raise IncompatibleError(f"{path} has no model {entry.model!r}", fix=again)
+        spec = artifact.entries[name]
+        if (entry.inputs, entry.outputs) != _names(spec):
+            raise IncompatibleError(
+                f"entry {name!r} of {path} takes {entry.inputs} and gives {entry.outputs}, "
+                f"the manifest says {_names(spec)[0]} and {_names(spec)[1]}",
+                fix=again,
+            )
     if unknown := {f for m in plan.models.values() for f in m.external} - plan.external.keys():
         raise IncompatibleError(f"{path} gives no size of {sorted(unknown)}", fix=again)
     return plan
+
+
+def entry_plan(model: str, spec: EntrySpec, gear: tuple[int, ...] | None) -> EntryPlan:
+    """How an entry runs, with its names."""
+    return EntryPlan(model, *_names(spec), gear)
+
+
+def _names(spec: EntrySpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(t.name for t in spec.inputs), tuple(t.name for t in spec.outputs)
 
 
 _CONVERTER = cattrs.Converter(forbid_extra_keys=True)

@@ -78,6 +78,8 @@ def read_source(entry: str, path: Path) -> Source:
         model = onnx.load(path, load_external_data=False)
     except Exception as error:
         raise InputError(f"{path} cannot be read as ONNX: {error}") from error
+    if not model.graph.output or not model.opset_import:
+        raise InputError(f"{path} is not an ONNX graph: it has no outputs or no opset")
     return Source(
         entry,
         path,
