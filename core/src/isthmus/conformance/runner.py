@@ -109,7 +109,7 @@ def run(
 def _pytest(scratch: Path, flags: Sequence[str]) -> tuple[int, str]:
     empty = scratch / "pytest.ini"
     empty.write_text("[pytest]\n")
-    command = [sys.executable, "-P", "-m", "pytest", "--pyargs", "isthmus.conformance"]
+    command = [sys.executable, "-P", "-m", "pytest", str(HERE)]  # with --pyargs, the caller's conftest.py would load
     command += [
         "-p",
         "isthmus.conformance.options",
@@ -140,7 +140,7 @@ def _read(log: Path, backend: str, code: int, output: str) -> Report:
         death = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if len(started) > len(tests):
             tests.append(Outcome(started[-1], "failed", f"the process died: {death}", 0.0))
-        error = f"the run ended early, {death}"
+        error = f"the run ended early, {death}: {output[:400]}".rstrip(": ")
     elif code not in (0, 1):
         error = output.removeprefix("ERROR: ") or f"pytest ended with exit code {code}"
     return Report(backend, opened["device"], opened["reality"], tuple(tests), error)

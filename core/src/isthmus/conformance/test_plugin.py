@@ -19,30 +19,22 @@ from isthmus.spi import SPI_VERSION, Backend
 from isthmus.types import Dialect
 
 LOADED = """
-import importlib, pkgutil, sys, sysconfig
+import ctypes, re, ssl, sys
 from pathlib import Path
+import isthmus
 
 def libraries():
     lines = Path("/proc/self/maps").read_text().splitlines()
     return {line.split(None, 5)[5] for line in lines if ".so" in line}
 
-import ctypes, isthmus
-for name in ("numpy.random", "numpy.linalg", "numpy.fft", "onnx", "onnx_ir", "ml_dtypes", "psutil", "yaml"):
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        pass
-for path in Path(sysconfig.get_path("stdlib"), "lib-dynload").glob("*.so"):
-    try:
-        importlib.import_module(path.name.partition(".")[0])
-    except ImportError:
-        pass
 before = libraries()
 backend = isthmus.registry().backend(sys.argv[1])
 for target in backend.targets():
     backend.dialect(target)
-print("\\n".join(sorted(libraries() - before)))
+harmless = r"/lib-dynload/|/(numpy|numpy.libs|ml_dtypes|onnx|google|psutil|yaml)/|/lib(c|m|dl|rt|pthread|gcc_s|stdc)[.+-]"
+print("\\n".join(sorted(path for path in libraries() - before if not re.search(harmless, path))))
 """
+"""Lists the libraries that come with the plugin, but for those of Python, of the core and of reading ONNX."""
 
 
 def devices(backend: Backend) -> list[isthmus.DeviceInfo]:
@@ -61,7 +53,7 @@ def test_importing_the_plugin_loads_no_vendor_library(backend: Backend) -> None:
         [sys.executable, "-c", LOADED, backend.info.name], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [], "libraries were loaded before a device was opened"
+    assert not done.stdout.strip(), f"loaded before a device was opened: {', '.join(done.stdout.split())}"
 
 
 def test_the_backend_says_who_it_is(backend: Backend) -> None:
