@@ -18,7 +18,7 @@ from .graph import damage_told, entry_file, entry_spec, io_bytes, read_model
 from .options import CompileOptions, Optimization, Prepack
 from .session import failures_as, open_session, session_options
 from .weights import LINE, WeightsFile, fold_casts, graphs, move_weights
-from .workspace import Workspace, workspace_of
+from .workspace import Workspace, workspaces
 
 WIDENED = "float16: weights and results of operators without a float16 CPU kernel are float32 inside the graph"
 
@@ -32,10 +32,7 @@ def compile_host(source: GraphSet, out: Path, options: CompileOptions) -> Compil
     entries = {name: entry_spec(model, name) for name, model in models.items()}
     figures = Figures.of(models)
     figures.write(out)
-    scratch = {
-        name: workspace_of(out / entry_file(name), spec, packed=figures.entries[name].always_packed)
-        for name, spec in entries.items()
-    }
+    scratch = workspaces(out, entries, {name: f.always_packed for name, f in figures.entries.items()})
     return CompileReport(
         entries=entries,
         memory=_requirements(entries, weights.size, scratch, figures),

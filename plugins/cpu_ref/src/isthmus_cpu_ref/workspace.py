@@ -1,17 +1,19 @@
-"""How much scratch a compiled graph takes: small ones by adding up their tensors, large ones by running them."""
+"""How much scratch compiled graphs take: small ones by adding up their tensors, large ones by running them."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 import onnx
 from isthmus.types import EntrySpec
 
-from .graph import io_bytes, read_model
+from .graph import entry_file, io_bytes, read_model
 from .session import open_session, session_options, tensor_spec
 from .weights import graphs
 
@@ -30,17 +32,31 @@ class Workspace:
     certain: bool = True
 
 
-def workspace_of(model: Path, spec: EntrySpec, *, packed: bool) -> Workspace:
-    """Scratch of the compiled graph ``model``, whose ``weights.data`` lies beside it."""
-    tensors = _intermediate_bytes(model)
-    if tensors is not None and tensors + io_bytes(spec) < SMALL:
-        return Workspace(tensors, "the sum of its intermediate tensors")
-    command = [sys.executable, "-m", f"{__package__}.measure", str(model), *(["packed"] if packed else [])]
+def workspaces(directory: Path, entries: Mapping[str, EntrySpec], packed: Mapping[str, bool]) -> dict[str, Workspace]:
+    """Scratch of each compiled graph in ``directory``. ``packed`` are those that only run packed at a fair speed."""
+    tensors = {name: _intermediate_bytes(directory / entry_file(name)) for name in entries}
+    small = {n: size for n, size in tensors.items() if size is not None and size + io_bytes(entries[n]) < SMALL}
+    found = {name: Workspace(size, "the sum of its intermediate tensors") for name, size in small.items()}
+    runs = _measure(directory, {name: packed[name] for name in entries if name not in small})
+    for name, run in runs.items():
+        if isinstance(run, int):
+            found[name] = Workspace(-(-run // STEP) * STEP, "measured in a run on this machine")
+        else:
+            found[name] = Workspace(tensors[name] or 0, f"not measured: a run with zeros failed ({run})", certain=False)
+    return {name: found[name] for name in entries}
+
+
+def _measure(directory: Path, packed: Mapping[str, bool]) -> dict[str, int | str]:
+    """Bytes that each entry was seen to take in a process of their own, or why that could not be seen."""
+    if not packed:
+        return {}
+    command = [sys.executable, "-m", f"{__package__}.measure", str(directory), json.dumps(packed)]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
-    if child.returncode == 0:
-        return Workspace(-(-int(child.stdout) // STEP) * STEP, "measured in a run on this machine")
-    reason = (child.stderr.strip() or f"exit code {child.returncode}").splitlines()[-1]
-    return Workspace(tensors or 0, f"not measured: a run with zeros failed ({reason})", certain=False)
+    if child.returncode:
+        reason = (child.stderr.strip() or f"exit code {child.returncode}").splitlines()[-1]
+        return dict.fromkeys(packed, reason)
+    seen: dict[str, int | str] = json.loads(child.stdout)
+    return seen
 
 
 def _intermediate_bytes(model: Path) -> int | None:
