@@ -10,6 +10,8 @@ import sys
 import isthmus_tiny_internvl as tiny
 import numpy as np
 import pytest
+from isthmus.cli import output
+from isthmus.types import Reality
 from onnx import TensorProto, helper, save
 from PIL import Image
 from safetensors.numpy import load_file, save_file
@@ -243,6 +245,13 @@ def test_nothing_is_overwritten(cli, tmp_path) -> None:
     (tmp_path / "mine").mkdir()
     assert cli("export", "-o", tmp_path / "mine", "--json").json["what"].endswith("already exists")
     assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_tables_show_how_real_a_device_is(capsys) -> None:
+    output.emit({}, output.table(f"qnn_htp{output.label(Reality.EMULATED)}", ("a [b]",), [("[simulated]",)]))
+    printed = capsys.readouterr().out
+    assert "qnn_htp [emulated]" in printed
+    assert "[simulated]" in printed
 
 
 def test_a_usage_error_exits_with_2(cli) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -62,13 +63,13 @@ def label(reality: Reality) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A table; numbers are aligned right."""
-    made = Table(title=title, title_justify="left", title_style="bold")
+    """A table; numbers are aligned right. Text is shown as it is: brackets are not markup."""
+    made = Table(title=escape(title), title_justify="left", title_style="bold")
     for i, name in enumerate(columns):
         numeric = rows and all(isinstance(row[i], int | float) or row[i] is None for row in rows)
         made.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("-" if cell is None else str(cell) for cell in row))
+        made.add_row(*("-" if cell is None else escape(str(cell)) for cell in row))
     return made
 
 

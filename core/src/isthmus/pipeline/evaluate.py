@@ -80,10 +80,10 @@ class Evaluation:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready data."""
+        """JSON-ready data: ``per_task`` holds accuracies, ``tasks`` the counts behind them."""
         data = attrs.asdict(self)
-        for task, result in self.per_task.items():
-            data["per_task"][task]["accuracy"] = result.accuracy
+        data["tasks"] = data["per_task"]
+        data["per_task"] = {task: result.accuracy for task, result in self.per_task.items()}
         data["differences"] = list(data["differences"])
         return data
 
