@@ -121,7 +121,7 @@ def _refused(answer: Answer, model: onnx.ModelProto, target: Target, findings: F
         return CompileError(f"{what}: {first.line}", why=first.why, fix=first.fix, status=status)
     return CompileError(
         what + _quoted(findings.errors[:_SHOWN]),
-        why=CODES.get(status.code or 0, "see the compiler's own lines above"),
+        why=CODES.get(status.code or 0, "the compiler's log holds no other reason"),
         fix=_WHOLE_LOG,
         status=status,
     )

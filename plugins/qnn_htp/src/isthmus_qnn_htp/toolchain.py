@@ -22,8 +22,9 @@ def installed(package: str) -> str | None:
 def pair_problem() -> tuple[str, str] | None:
     """What is wrong with onnxruntime and onnxruntime-qnn as installed, and the command that mends it.
 
-    Both share an ABI that neither package states an upper bound for. Measured: onnxruntime 1.32 with onnxruntime-qnn
-    2.4 to 2.7 works, with 2.3 it registers and then fails; 1.22 fails with 2.7.
+    Both share an ABI that neither package states an upper bound for. Compiled with, of onnxruntime and onnxruntime-qnn:
+    1.24.2 and 1.27 with 2.3.0, 1.24.2 and 1.32 with 2.7.0, 1.32 with 2.4.0. From 1.28 on 2.3.0 fails; 1.22.1 fails with
+    2.7.0.
     """
     ort, qnn = installed(ORT), installed(QNN)
     absent = [name for name, found in ((ORT, ort), (QNN, qnn)) if found is None]
@@ -34,7 +35,7 @@ def pair_problem() -> tuple[str, str] | None:
             f"onnxruntime {ort} is too old for onnxruntime-qnn {qnn}, which needs {'.'.join(map(str, _OLDEST_ORT))}",
             "pip install --upgrade onnxruntime",
         )
-    if _numbers(ort) >= (1, 32) and _numbers(qnn) < (2, 4):
+    if _numbers(ort) >= (1, 28) and _numbers(qnn) < (2, 4):
         return (
             f"onnxruntime-qnn {qnn} was built against an older plugin ABI than onnxruntime {ort}",
             "pip install --upgrade onnxruntime-qnn",

@@ -19,7 +19,7 @@ def test_this_machine_compiles_and_emulates():
         (None, "2.7.0", "onnxruntime not installed"),
         ("1.32.0", None, "onnxruntime-qnn not installed"),
         ("1.22.1", "2.7.0", "too old"),
-        ("1.32.0", "2.3.0", "older plugin ABI"),
+        ("1.28.0", "2.3.0", "older plugin ABI"),
     ],
 )
 def test_a_pair_that_does_not_fit_is_named_with_a_command(monkeypatch, ort, qnn, said):
@@ -32,7 +32,7 @@ def test_a_pair_that_does_not_fit_is_named_with_a_command(monkeypatch, ort, qnn,
 
 
 @pytest.mark.parametrize(
-    ("ort", "qnn"), [("1.32.0", "2.7.0"), ("1.32.0", "2.4.0"), ("1.24.2", "2.3.0"), ("1.33.0rc1", "2.8.0")]
+    ("ort", "qnn"), [("1.32.0", "2.7.0"), ("1.32.0", "2.4.0"), ("1.27.0", "2.3.0"), ("1.33.0rc1", "2.8.0")]
 )
 def test_a_pair_that_fits_or_is_unknown_passes(monkeypatch, ort, qnn):
     monkeypatch.setattr(toolchain, "installed", {"onnxruntime": ort, "onnxruntime-qnn": qnn}.get)
