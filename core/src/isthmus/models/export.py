@@ -28,6 +28,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the tensor just written, the bytes written so far and the bytes in all."""
 
 EMBEDDING = "embedding.bin"
+_CHECKPOINT_FILES = {".json", ".safetensors", ".model", ".txt", ".jinja"}
 _DTYPES: Mapping[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16)}
 
 
@@ -159,10 +160,10 @@ def _describe(source: Checkpoint, entries: Sequence[LlmEntry], dialect: Dialect)
 
 
 def _digest(path: Path) -> str:
-    """Over names and contents of the checkpoint's files."""
+    """Over names and contents of a checkpoint's files: configuration, tokenizer and safetensors, nothing else."""
     if path.is_file():
         return sha256_file(path)
     total = hashlib.sha256()
-    for file in sorted(f for f in path.iterdir() if f.is_file()):
+    for file in sorted(f for f in path.iterdir() if f.suffix in _CHECKPOINT_FILES):
         total.update(f"{file.name}\0{sha256_file(file)}\n".encode())
     return total.hexdigest()

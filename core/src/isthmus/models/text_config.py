@@ -110,7 +110,8 @@ def _head_dim(config: Config, family: str, hidden: int, heads: int) -> int:
 
 
 def _may_tie(*configs: Config | None) -> bool:
-    stated = {c.get("tie_word_embeddings") for c in configs if c is not None} - {None}
+    key = "tie_word_embeddings"
+    stated = {c.flag(key) for c in configs if c is not None and c.get(key) is not None}
     return stated != {False}
 
 
