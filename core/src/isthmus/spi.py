@@ -27,7 +27,9 @@ from .types import (
     Dialect,
     EntrySpec,
     Granted,
+    GraphFigures,
     MemoryInfo,
+    MemoryLimit,
     MemoryRequirements,
     Pages,
     ProfileEvent,
@@ -90,6 +92,36 @@ class NoOptions:
     """For a backend without options."""
 
 
+class MemoryRules:
+    """What a backend knows of memory before anything is compiled. Every answer has a default; none needs a device."""
+
+    def limits(self, target: str) -> Sequence[MemoryLimit]:
+        """What the vendor allows at most on ``target``."""
+        return ()
+
+    def predict(self, graphs: Mapping[str, GraphFigures], target: str, options: Any) -> MemoryRequirements:
+        """What ``compile`` with ``options`` would state of these entries. By default: equal weights once, nothing packed."""
+        weights = {name: w.nbytes for g in graphs.values() for name, w in g.weights.items()}
+        workspace = {entry: g.activations for entry, g in graphs.items()}
+        total = sum(weights.values())
+        return MemoryRequirements(
+            weights=total,
+            workspace=workspace,
+            io={entry: g.io_bytes for entry, g in graphs.items()},
+            exact=False,
+            own_load=total + max(workspace.values(), default=0),
+            caller_load=0,
+        )
+
+    def sharing(self, target: str) -> Mapping[str, str]:
+        """Compile options that keep equal weights of several entries once; empty if they always are, or never."""
+        return {}
+
+    def charged(self, size: int) -> int:
+        """Bytes that a buffer of ``size`` takes from the device."""
+        return size
+
+
 class Backend(abc.ABC):
     """One plugin. Constructing it loads no vendor library and opens no device."""
 
@@ -99,6 +131,7 @@ class Backend(abc.ABC):
     device_options: ClassVar[type] = NoOptions
     """attrs class, likewise, for ``open``."""
     conformance: ClassVar[ConformanceProfile] = ConformanceProfile()
+    memory_rules: ClassVar[MemoryRules] = MemoryRules()
 
     @abc.abstractmethod
     def devices(self) -> Sequence[DeviceInfo]:

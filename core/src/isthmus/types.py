@@ -212,6 +212,8 @@ class MemoryRequirements:
     """Bytes the runtime still allocates itself on ``load`` with all the caller memory it accepts."""
     alignment: int = attrs.field(default=64, validator=_ge(1))
     """Alignment of a caller-owned weights or workspace buffer."""
+    load_extra: int = attrs.field(default=0, validator=_ge(0))
+    """Bytes that ``load`` takes besides for a moment and has given back when it returns."""
     notes: tuple[str, ...] = ()
     """What the figures leave out, and why two of them differ."""
 
@@ -219,6 +221,74 @@ class MemoryRequirements:
     def peak_workspace(self) -> int:
         """Scratch for entries that never run at once."""
         return max(self.workspace.values(), default=0)
+
+
+class Scope(enum.Enum):
+    """What a limit of a vendor is on."""
+
+    GRAPH = "graph"
+    """Weights plus workspace of one entry, bytes."""
+    CONTEXT = "context"
+    """One compiled file: weights plus workspace of its entries, bytes."""
+    CONTEXTS = "contexts"
+    """How many compiled files are loaded at once."""
+    WEIGHTS_BUFFER = "weights buffer"
+    """The weights of one compiled file, mapped as one buffer, bytes."""
+    PROCESS = "process"
+    """Everything one process has on the device, bytes."""
+    DEVICE = "device"
+    """Memory of the chip, bytes."""
+
+
+@attrs.frozen
+class MemoryLimit:
+    """The most a vendor allows of something, and who says so."""
+
+    scope: Scope
+    value: int
+    source: str
+    hard: bool = True
+    """False: it has been seen to fail on some devices, and works on others."""
+
+
+@attrs.frozen
+class WeightFigure:
+    """Size of a weight that nobody has read."""
+
+    elements: int
+    bits: float
+    """Storage of one element, scales of a quantised weight included."""
+    matrix: bool
+    """It is the second operand of a matrix product: what runtimes pack, and quantisers quantise."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return math.ceil(self.elements * self.bits / 8)
+
+
+@attrs.frozen
+class GraphFigures:
+    """What a graph takes, known without weights and without compiling it."""
+
+    spec: EntrySpec
+    weights: Mapping[str, WeightFigure]
+    """By name; graphs of one set share the weights of one name."""
+    activations: int
+    """The most bytes of intermediate tensors alive at once, in the element types of the graph."""
+    float_bits: int
+    """Of the graph's floats: 32 or 16."""
+    nodes: int
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        return sum(w.nbytes for w in self.weights.values())
+
+    @property
+    def io_bytes(self) -> int:
+        """Bytes of inputs and outputs."""
+        return sum(t.nbytes for t in (*self.spec.inputs, *self.spec.outputs))
 
 
 @attrs.frozen
