@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
@@ -19,7 +18,7 @@ from isthmus.types import VendorStatus
 NATIVE = Path(__file__).parent / "native"
 OWN_HEADERS = NATIVE / "include"
 NAME = "libascendcl.so"
-_FLAGS = ("-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
+_FLAGS = ("-std=gnu11", "-O2", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread", f"-Wl,-soname,{NAME}")
 _WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
@@ -30,13 +29,21 @@ def library(headers: Path | None = None) -> Path:
     drift of the vendor's API does not compile, and our own declarations when there is none.
     ``UnavailableError``: no C compiler here, or the sources do not compile against the headers.
     """
-    compiler = find_compiler()
     chosen = headers if headers is not None else vendor_headers() or OWN_HEADERS
-    command = [compiler, *_FLAGS, *_WARNINGS, *_paths(), f"-I{chosen}", f"-I{NATIVE}"]
+    command = compile_command(chosen)
     target = _cache() / _key(command, chosen) / NAME
     if not target.is_file():
-        _build([*command, *map(str, sorted(NATIVE.glob("*.c"))), f"-Wl,-soname,{NAME}"], target)
+        _build(command, target)
     return target
+
+
+def compile_command(headers: Path) -> list[str]:
+    """The compiler's arguments without ``-o``. The worker's interpreter and script are compiled in, so that consumers
+    that are no Python programs find them.
+    """
+    worker = [f'-DSIM_PYTHON="{sys.executable}"', f'-DSIM_EXECUTOR="{Path(__file__).with_name("executor.py")}"']
+    sources = map(str, sorted(NATIVE.glob("*.c")))
+    return [find_compiler(), *_FLAGS, *_WARNINGS, *worker, f"-I{headers}", f"-I{NATIVE}", *sources]
 
 
 def vendor_headers() -> Path | None:
@@ -61,18 +68,13 @@ def find_compiler() -> str:
     return found
 
 
-def _paths() -> list[str]:
-    """The worker's interpreter and script, compiled in so that consumers that are no Python programs find them."""
-    return [f'-DSIM_PYTHON="{sys.executable}"', f'-DSIM_EXECUTOR="{Path(__file__).with_name("executor.py")}"']
-
-
 def _cache() -> Path:
     return platformdirs.user_cache_path("isthmus") / "ascend-simulator"
 
 
-def _key(command: Iterable[str], headers: Path) -> str:
-    digest = hashlib.sha256(repr(list(command)).encode())
-    digest.update(subprocess.run([*list(command)[:1], "--version"], capture_output=True, check=False).stdout)
+def _key(command: list[str], headers: Path) -> str:
+    digest = hashlib.sha256(repr(command).encode())
+    digest.update(subprocess.run([command[0], "--version"], capture_output=True, check=False).stdout)
     sources = [*NATIVE.glob("*.[ch]"), *(headers / "acl").rglob("*.h")]
     for file in sorted(sources):
         digest.update(f"{file.name}\0".encode() + file.read_bytes())

@@ -26,6 +26,15 @@ static inline const uint8_t *take(Cursor *cursor, uint64_t size)
     return at;
 }
 
+static inline bool copy(Cursor *cursor, void *to, uint64_t size)
+{
+    const uint8_t *from = take(cursor, size);
+    if (!cursor->bad) {
+        memcpy(to, from, size);
+    }
+    return !cursor->bad;
+}
+
 static inline Cursor sub(Cursor *cursor, uint64_t size)
 {
     const uint8_t *at = take(cursor, size);

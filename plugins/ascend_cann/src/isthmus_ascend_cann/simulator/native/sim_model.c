@@ -107,7 +107,10 @@ SIM_API aclError aclmdlUnload(uint32_t modelId)
         return sim_fail(ACL_ERROR_RT_MODEL_CONTEXT, "EE1010", "Wrong_Context",
                         "%s: model %u was loaded in another context than this thread's", __func__, modelId);
     }
-    if (model->running > 0) {
+    sim_lock();
+    bool busy = model->running > 0;
+    sim_unlock();
+    if (busy) {
         return sim_fail(ACL_ERROR_RT_MODEL_RUNNING, "EE1009", "Model_Running", "%s: model %u is running", __func__, modelId);
     }
     unload(model);

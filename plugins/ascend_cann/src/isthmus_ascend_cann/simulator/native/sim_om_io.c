@@ -11,8 +11,7 @@ static bool parse_dims(Cursor *cursor, uint32_t bytes, size_t *rank, int64_t *di
         return false;
     }
     *rank = bytes / 8;
-    memcpy(dims, take(cursor, bytes), cursor->bad ? 0 : bytes);
-    return !cursor->bad;
+    return copy(cursor, dims, bytes);
 }
 
 static bool parse_tensor(Cursor *cursor, OmTensor *tensor)
@@ -28,8 +27,7 @@ static bool parse_tensor(Cursor *cursor, OmTensor *tensor)
         return false;
     }
     tensor->ranges = range / 16;
-    memcpy(tensor->range, take(cursor, range), cursor->bad ? 0 : range);
-    return !cursor->bad;
+    return copy(cursor, tensor->range, range);
 }
 
 static bool parse_tensors(Cursor record, size_t *count, OmTensor **tensors)
