@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from isthmus.artifact import Artifact
 from isthmus.errors import IncompatibleError, OutOfMemoryError
@@ -34,7 +33,7 @@ class AscendDriver(DeviceDriver):
     def __init__(self, info: DeviceInfo, context: Context, *, p2p: bool, giant_pages: bool, staging: int) -> None:
         self.info = info
         self._context = context
-        self._plans: dict[Path, ProgramPlan] = {}
+        self._plans: dict[tuple[object, ...], ProgramPlan] = {}
         self._bindings: list[Binding] = []
         self._memory = Memory(context, p2p=p2p, giant_pages=giant_pages, staging=staging, explain=self._explain)
 
@@ -119,13 +118,14 @@ class AscendDriver(DeviceDriver):
 
     def _plan(self, artifact: Artifact) -> ProgramPlan:
         """The artifact's plan with the sizes that this runtime states; asking reads whole files, so once each."""
-        if artifact.path not in self._plans:
+        key = (artifact.path, *(record.sha256 for record in artifact.manifest.files.values()))
+        if key not in self._plans:
             self._check_made_for(artifact)
             plan = read_plan(artifact)
             with self._context.entered() as acl:
                 found = {name: programs.query_sizes(acl, artifact.file(name)) for name in plan.models}
-            self._plans[artifact.path] = plan.with_sizes(found)
-        return self._plans[artifact.path]
+            self._plans[key] = plan.with_sizes(found)
+        return self._plans[key]
 
     def _check_made_for(self, artifact: Artifact) -> None:
         made, here = artifact.manifest.reality, self.info.reality
