@@ -162,7 +162,7 @@ from pathlib import Path
 from isthmus import compile, IsthmusError
 source, target = Path(sys.argv[1]), sys.argv[2]
 original, random, count = source.read_bytes(), random.Random(7), {"refused": 0, "compiled": 0}
-for _ in range(60):
+for _ in range(25):
     data = bytearray(original)
     for _ in range(random.choice([1, 1, 4])):
         at = random.randrange(len(data))

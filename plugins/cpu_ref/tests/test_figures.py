@@ -32,34 +32,29 @@ def artifacts(module_models):
 
 @pytest.fixture(scope="module")
 def measured(artifacts, in_child):
-    """Measured and predicted growth of a child that loads a model in a mode; each combination once."""
-    known = {}
-
-    def run(model, mode):
-        if (model, mode) not in known:
-            known[model, mode] = in_child("memory_child.py", artifacts["warm up"].path, artifacts[model].path, mode)
-        return known[model, mode]
-
-    return run
+    """Measured and predicted growth of a process that loads a model in a mode."""
+    paths = {name: str(artifact.path) for name, artifact in artifacts.items()}
+    seen = in_child("memory_child.py", paths.pop("warm up"), *paths.values())
+    return {(name, mode): figures for name, path in paths.items() for mode, figures in seen[path].items()}
 
 
 @pytest.mark.parametrize("mode", ["packed", "mapped", "lent"])
 @pytest.mark.parametrize("model", ["weights", "scratch", "pair"])
 def test_predicted_memory_is_within_ten_percent_of_the_process(measured, model, mode):
-    figures = measured(model, mode)
+    figures = measured[model, mode]
     assert figures["predicted"] > 30 << 20
     assert figures["measured"] == pytest.approx(figures["predicted"], rel=0.10)
 
 
 @pytest.mark.parametrize("mode", ["mapped", "lent"])
 def test_two_entries_over_one_block_take_it_once(measured, mode):
-    figures = measured("pair", mode)
+    figures = measured["pair", mode]
     assert figures["measured"] < 1.5 * figures["weights"]
-    assert measured("pair", "packed")["measured"] > 1.9 * figures["weights"]
+    assert measured["pair", "packed"]["measured"] > 1.9 * figures["weights"]
 
 
 def test_loading_from_lent_weights_takes_no_second_copy(measured):
-    figures = measured("weights", "lent")
+    figures = measured["weights", "lent"]
     assert figures["measured"] - figures["weights"] < figures["weights"] // 4
 
 
