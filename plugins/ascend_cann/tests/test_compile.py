@@ -10,6 +10,7 @@ import isthmus
 import pytest
 from isthmus.artifact import Artifact
 from isthmus.errors import CompileError, IncompatibleError, InputError
+from isthmus_ascend_cann.compile import file_names
 from isthmus_ascend_cann.plan import PROGRAM, read_plan
 from isthmus_ascend_cann.sweep import sweep_memory
 
@@ -49,6 +50,16 @@ def test_the_program_file_must_fit_the_manifest(plain_artifact: Artifact, copied
     for broken in ({**program, "soc_version": None, "extra": 1}, [], {"format": 1}, "{"):
         with pytest.raises(InputError):
             read(broken)
+
+
+def test_entries_whose_names_are_no_file_names_get_files_of_their_own() -> None:
+    assert file_names(["prefill_64", "a/b", "a_b", "../x", ""]) == {
+        "prefill_64": "prefill_64",
+        "a/b": "a_b",
+        "a_b": "a_b_2",
+        "../x": "___x",
+        "": "_4",
+    }
 
 
 def test_what_the_compiler_refuses_is_explained(simulator: Any, tmp_path: Path, graph: Any) -> None:

@@ -114,6 +114,31 @@ def test_large_and_small_transfers_arrive_in_order(device: isthmus.Device) -> No
         assert two.read() == expected
 
 
+@pytest.mark.parametrize("what", ["buffer", "program", "binding"])
+def test_what_is_released_after_a_queued_copy_failed_is_released_all_the_same(
+    device: isthmus.Device, simulator: Any, plain_artifact: Artifact, what: str
+) -> None:
+    before = simulator.live()
+    with device.allocate(4 * 4096) as x, device.allocate(4 * 4096) as y, device.allocate(64) as spare:
+        program = device.load(plain_artifact)
+        binding = program.bind("main", {"x": x}, {"y": y})
+        buffer = device.allocate(64)
+        order = {
+            "buffer": (buffer, binding, program),
+            "program": (binding, program, buffer),
+            "binding": (binding, buffer, program),
+        }
+        for number, part in enumerate(order[what]):
+            if number == (1 if what == "program" else 0):
+                spare.write(b"queued")
+                simulator.fail("aclrtSynchronizeStreamWithTimeout", 1)
+                with pytest.raises(isthmus.IsthmusError, match="aclrtSynchronizeStreamWithTimeout"):
+                    part.close()
+            else:
+                part.close()
+    assert simulator.live() == before
+
+
 def test_the_ring_of_pinned_memory_is_reused_without_mixing_transfers(simulator: Any) -> None:
     with isthmus.open_device("ascend", options={"staging_kib": 4}) as opened, opened.allocate(64 << 10) as block:
         parts = [bytes([i]) * 1500 for i in range(40)]

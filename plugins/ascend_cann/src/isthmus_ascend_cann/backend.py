@@ -19,6 +19,7 @@ from ._lib import Acl
 from .atc_options import CompileOptions
 from .context import Context
 from .driver import AscendDriver
+from .rules import AscendMemoryRules
 
 
 def _about(text: str) -> dict[str, str]:
@@ -51,6 +52,7 @@ class AscendBackend(Backend):
     info = BackendInfo("ascend", (1, 0), version("isthmus-ascend-cann"))
     compile_options = CompileOptions
     device_options = DeviceOptions
+    memory_rules = AscendMemoryRules()
 
     def devices(self) -> Sequence[DeviceInfo]:
         acl = _lib.library(_lib.simulator_named())

@@ -52,7 +52,8 @@ def compile_graphs(
     for graph in sources:
         check_operators(graph)
     tool = atc.find(simulator)
-    compiled = [_compile_one(graph, chip, out, options, tool) for graph in sources]
+    names = file_names([graph.entry for graph in sources])
+    compiled = [_compile_one(graph, names[graph.entry], chip, out, options, tool) for graph in sources]
     plan = ProgramPlan(
         soc_version=chip.version,
         models={c.name: c.model for c in compiled},
@@ -72,6 +73,15 @@ def compile_graphs(
     )
 
 
+def file_names(entries: Sequence[str]) -> dict[str, str]:
+    """A file name for each entry, without suffix: the entry's own where a file may be called so, and all different."""
+    names: dict[str, str] = {}
+    for number, entry in enumerate(entries):
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", entry)[:100]
+        names[entry] = name if name and name not in names.values() else f"{name}_{number}"
+    return names
+
+
 def _notes(plan: ProgramPlan, chip: Soc, need: int) -> Iterable[str]:
     inside = [m.weight_size for m in plan.models.values() if m.weight_size]
     if len(inside) > 1 and len({m.weights_sha256 for m in plan.models.values()}) == len(inside):
@@ -83,9 +93,8 @@ def _notes(plan: ProgramPlan, chip: Soc, need: int) -> Iterable[str]:
         yield f"loading needs {need} bytes; a {chip.name} has {chip.memory_gib:g} GiB"
 
 
-def _compile_one(source: Source, chip: Soc, out: Path, options: CompileOptions, tool: Atc) -> Compiled:
+def _compile_one(source: Source, name: str, chip: Soc, out: Path, options: CompileOptions, tool: Atc) -> Compiled:
     gears, shapes = options.gears, input_shapes(options, chip, source)
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", source.entry)
     log = out / f"{name}.atc.log"
     flags = [
         f"--model={source.path.absolute()}",

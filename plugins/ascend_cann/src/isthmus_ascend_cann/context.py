@@ -72,6 +72,23 @@ class Context:
         if self._pending:
             self.wait()
 
+    @contextmanager
+    def drained(self) -> Iterator[None]:
+        """Wait for what is queued, then run the body, also if something queued had failed: that is raised in the end.
+
+        Within ``entered``. The body is not run when the device is lost: what hangs may still use what it would release.
+        """
+        failed: IsthmusError | None = None
+        try:
+            self.drain()
+        except DeviceLostError:
+            raise
+        except IsthmusError as error:
+            failed = error
+        yield
+        if failed is not None:
+            raise failed
+
     def wait(self) -> None:
         """Wait for the stream. Within ``entered``."""
         self._pending = False

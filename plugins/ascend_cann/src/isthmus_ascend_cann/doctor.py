@@ -27,6 +27,14 @@ _PYTHON_PACKAGES = ("attrs", "cffi", "decorator", "numpy", "protobuf", "psutil",
 """What ATC's operator compilers import; images without them fail with E40021 (cann-container-image #70)."""
 
 
+UNTESTED = (
+    "everything: this plugin has only met the simulator",
+    "an .om of a real atc: its layout is known from GE's sources",
+    "external weights, gears and AIPP with a real GE",
+)
+"""What no test could try."""
+
+
 def facts() -> Mapping[str, str]:
     """The facts, by name."""
     versions = {str(root): v for root in toolkit.roots() if (v := toolkit.version_of(root))}
@@ -34,11 +42,12 @@ def facts() -> Mapping[str, str]:
     libraries = toolkit.libraries(_lib.NAME)
     found = {
         "simulator": f"named by {_lib.SIMULATOR_VARIABLE}" if _lib.simulator_named() else "not named, so not used",
-        "CANN": ", ".join(f"{v} in {p}" for p, v in versions.items()) or f"none; {toolkit.searched('CANN')}",
+        "CANN": ", ".join(f"{v} in {p}" for p, v in versions.items()) or "none found",
+        "searched": ", ".join(str(path) for _, path in toolkit.candidates()),
         "driver": toolkit.driver_version() or "no version file",
         "devices": _devices(),
-        _lib.NAME: ", ".join(map(str, libraries)) or f"none; {toolkit.searched(_lib.NAME)}, and by the loader",
-        "atc": str(toolkit.atc() or f"none in PATH; {toolkit.searched('bin/atc')}"),
+        _lib.NAME: ", ".join(map(str, libraries)) or "none found in a toolkit",
+        "atc": str(toolkit.atc() or "none found"),
         "npu-smi": shutil.which("npu-smi") or "none in PATH",
         "targets": f"{len(soc.names())}; of the installed toolkit: {', '.join(sorted(toolkit.platform_names())) or 'none'}",
         "Python packages of CANN": python_packages(_installed(), cann),
@@ -46,6 +55,7 @@ def facts() -> Mapping[str, str]:
     }
     if npu := _version("torch_npu"):
         found["torch_npu allocator"] = "; ".join(torch_npu.check_environment(os.environ, npu)) or "no problem seen"
+    found["untested on an NPU"] = "; ".join(UNTESTED)
     return {**found, **{name: os.environ.get(name, "not set") for name in _VARIABLES}}
 
 

@@ -104,8 +104,7 @@ class AscendDriver(DeviceDriver):
         program.owned.clear()
 
     def _unload_model(self, model: Model) -> None:
-        with self._context.entered() as acl:
-            self._context.drain()
+        with self._context.entered() as acl, self._context.drained():
             acl.aclmdlUnload(model.id)
 
     def _own(self, loaded: Program, size: int, purpose: str) -> Region:
@@ -163,11 +162,10 @@ class AscendDriver(DeviceDriver):
             bindings.rebind(acl, binding, inputs, outputs)
 
     def unbind(self, binding: Binding) -> None:
-        self._bindings.remove(binding)
-        with self._context.entered(), ExitStack() as steps:
+        with self._context.entered(), self._context.drained(), ExitStack() as steps:
+            self._bindings.remove(binding)
             steps.callback(bindings.release_blocks, self._memory, binding.blocks)
             steps.push(binding.handles)
-            self._context.drain()
 
     def execute(self, binding: Binding) -> None:
         with self._context.entered() as acl:

@@ -94,10 +94,9 @@ class Memory:
 
     def free(self, block: Block) -> None:
         """Give a block back; what is queued on the stream may still use it, and the vendor does not wait."""
-        with self._context.entered() as acl:
-            self._context.drain()
-            acl.aclrtFree(block.base)
         del self.blocks[block.base]
+        with self._context.entered() as acl, self._context.drained():
+            acl.aclrtFree(block.base)
 
     def write(self, region: Region, data: memoryview) -> None:
         """Host to device. Queued if it fits the ring, else waited for."""

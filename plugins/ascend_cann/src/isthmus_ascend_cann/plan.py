@@ -105,6 +105,10 @@ class ProgramPlan:
         ]
         if (saved := separate - sum(self._parts())) > 0:
             notes.append(f"weights shared between models save {saved} bytes")
+        if any(m.gear_kind for m in self.models.values()):
+            notes.append(
+                "a binding of a gear that is not the largest takes the inputs and outputs of the largest besides"
+            )
         return MemoryRequirements(
             weights=total,
             workspace=workspace,
