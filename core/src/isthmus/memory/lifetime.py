@@ -60,13 +60,14 @@ class _Storage:
     last: int
 
 
-def activation_intervals(path: Path) -> list[Interval]:
-    """Live intervals of all activations of an ONNX file with static shapes; weights are not read.
+def activation_intervals(source: Path | onnx.ModelProto) -> list[Interval]:
+    """Live intervals of all activations of an ONNX file or model with static shapes; weights are not read.
 
     ``InputError`` names a tensor whose shape is not static or cannot be inferred (an operator of a vendor's domain).
     """
-    model = shape_inference.infer_shapes(onnx.load(str(path), load_external_data=False), data_prop=True)
-    graph = model.graph
+    model = onnx.load(str(source), load_external_data=False) if isinstance(source, Path) else source
+    graph = shape_inference.infer_shapes(model, data_prop=True).graph
+    where = source if isinstance(source, Path) else f"graph {graph.name}"
     sizes = {v.name: _nbytes(v) for v in graph.value_info}
     outside = {v.name for v in (*graph.input, *graph.output)} | {i.name for i in graph.initializer}
     last_use = {name: step for step, node in enumerate(graph.node) for name in node.input}
@@ -79,7 +80,7 @@ def activation_intervals(path: Path) -> list[Interval]:
             end = last_use.get(name, step)
             if (size := sizes.get(name)) is None:
                 raise InputError(
-                    f"{path}: the shape of {name!r} ({node.op_type} {node.name!r}) is not known and static"
+                    f"{where}: the shape of {name!r} ({node.op_type} {node.name!r}) is not known and static"
                 )
             shared = _reusable(node, size, step, holder)
             if shared is None:

@@ -12,6 +12,7 @@ from isthmus.types import CANONICAL, BackendInfo, DeviceInfo, Dialect, Reality
 
 from .machine import facts
 from .options import CompileOptions, DeviceOptions
+from .rules import CpuMemoryRules
 
 NAME = "cpu"
 HOST = "host"
@@ -24,6 +25,7 @@ class CpuBackend(Backend):
     info = BackendInfo(NAME, spi_version=(1, 0), plugin_version="0.1.0")
     compile_options = CompileOptions
     device_options = DeviceOptions
+    memory_rules = CpuMemoryRules()
 
     def devices(self) -> Sequence[DeviceInfo]:
         return (

@@ -18,6 +18,7 @@ from .driver import QnnDriver
 from .isolated import IsolatedDriver, inspect, probe
 from .libraries import emulated, find
 from .options import CompileOptions
+from .rules import HtpMemoryRules
 
 _MAGIC = b"\0\0\0\2\0\0\0\3"
 
@@ -28,6 +29,7 @@ class QnnHtp(Backend):
     info = BackendInfo("qnn_htp", (1, 0), "0.1.0")
     compile_options = CompileOptions
     device_options = DeviceOptions
+    memory_rules = HtpMemoryRules()
     conformance: ClassVar[ConformanceProfile] = ConformanceProfile()
 
     def devices(self) -> Sequence[DeviceInfo]:
