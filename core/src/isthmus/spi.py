@@ -95,6 +95,9 @@ class NoOptions:
 class MemoryRules:
     """What a backend knows of memory before anything is compiled. Every answer has a default; none needs a device."""
 
+    aliased_io: ClassVar[bool] = False
+    """Its devices have ``ALIASED_IO``, so that new keys and values need no staging buffers."""
+
     def limits(self, target: str) -> Sequence[MemoryLimit]:
         """What the vendor allows at most on ``target``."""
         return ()

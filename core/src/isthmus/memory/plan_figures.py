@@ -24,7 +24,7 @@ _MATRIX_OPERAND = {
     "QLinearMatMul": 3,
 }
 _ALIGNMENT = 64
-_BITS = {TensorProto.INT4: 4, TensorProto.UINT4: 4}
+_BITS: dict[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4}
 
 
 def graph_figures(model: onnx.ModelProto) -> GraphFigures:

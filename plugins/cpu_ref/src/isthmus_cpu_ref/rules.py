@@ -14,6 +14,8 @@ _PAGE = 4096
 class CpuMemoryRules(MemoryRules):
     """No limits but the memory of the machine. Each entry packs its matrices for itself; the rest is mapped once."""
 
+    aliased_io = True
+
     def predict(self, graphs: Mapping[str, GraphFigures], target: str, options: Any) -> MemoryRequirements:
         from .figures import NODE  # imports onnx
 
