@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from isthmus import Artifact, Device
+from isthmus import Artifact, Device, GraphSet
 from isthmus.artifact import MANIFEST
 from isthmus.conformance.cases import Case
 from isthmus.conformance.conftest import Compiler
 from isthmus.conformance.trays import check
 from isthmus.errors import CompileError, IncompatibleError, InputError, IntegrityError, IsthmusError
+from isthmus.spi import Backend
 
 SIMPLE = pytest.mark.parametrize("case", ["matmul_bias"], indirect=True)
 Edit = Callable[[dict[str, Any]], None]
@@ -124,14 +125,18 @@ def test_a_failed_load_leaves_the_device_usable(device: Device, artifact: Artifa
         check(case, "main", inputs, program.run("main", inputs), artifact.manifest.tolerance)
 
 
+@pytest.fixture
+def graphs(backend: Backend, target: str, case: Case, tmp_path: Path) -> GraphSet:
+    """The case's graph set, below a path that needs care."""
+    from isthmus.conformance.cases.build import write
+
+    return write(case, backend.dialect(target), tmp_path / "graphs, größer" / "set 1")
+
+
 @SIMPLE
 def test_an_artifact_needs_nothing_of_its_graphs(
-    compiler: Compiler, device: Device, target: str, case: Case, tmp_path: Path
+    compiler: Compiler, graphs: GraphSet, device: Device, case: Case, tmp_path: Path
 ) -> None:
-    from isthmus.conformance.cases.build import write
-    from isthmus.registry import registry
-
-    graphs = write(case, registry().backend(device.info.backend).dialect(target), tmp_path / "graphs")
     made = compiler(graphs.path, tmp_path / "artifact")
     shutil.rmtree(graphs.path)
     with device.load(made) as program:
@@ -140,13 +145,31 @@ def test_an_artifact_needs_nothing_of_its_graphs(
 
 
 @SIMPLE
-def test_compiling_leaves_the_graphs_alone(
-    compiler: Compiler, device: Device, target: str, case: Case, tmp_path: Path
+def test_paths_may_hold_spaces_and_letters_of_any_language(
+    compiler: Compiler, graphs: GraphSet, device: Device, case: Case, tmp_path: Path
 ) -> None:
-    from isthmus.conformance.cases.build import write
-    from isthmus.registry import registry
+    made = compiler(graphs.path, tmp_path / "übersetzt für 模型" / "artifact 1")
+    with device.load(made) as program:
+        inputs = case.inputs("main", 1)
+        check(case, "main", inputs, program.run("main", inputs), made.manifest.tolerance)
 
-    graphs = write(case, registry().backend(device.info.backend).dialect(target), tmp_path / "graphs")
+
+@SIMPLE
+def test_a_lone_onnx_file_with_its_weights_inside_compiles(
+    compiler: Compiler, graphs: GraphSet, device: Device, case: Case, tmp_path: Path
+) -> None:
+    import onnx
+
+    onnx.save(onnx.load(graphs.path / "main.onnx"), tmp_path / "lone.onnx")
+    shutil.rmtree(graphs.path)
+    made = compiler(tmp_path / "lone.onnx", tmp_path / "artifact")
+    with device.load(made) as program:
+        inputs = case.inputs("main", 1)
+        check(case, "main", inputs, program.run("main", inputs), made.manifest.tolerance)
+
+
+@SIMPLE
+def test_compiling_leaves_the_graphs_alone(compiler: Compiler, graphs: GraphSet, tmp_path: Path) -> None:
     before = {f: f.read_bytes() for f in graphs.path.rglob("*") if f.is_file()}
     compiler(graphs.path, tmp_path / "artifact")
     assert {f: f.read_bytes() for f in graphs.path.rglob("*") if f.is_file()} == before

@@ -119,6 +119,37 @@ def test_results_are_on_the_device_when_execute_returns(device: Device, artifact
         check(case, "main", chained, {"y": got}, artifact.manifest.tolerance)
 
 
+@pytest.mark.parametrize("case", ["attention"], indirect=True)
+def test_inputs_may_share_memory(device: Device, artifact: Artifact, case: Case) -> None:
+    inputs = case.inputs("main", 1)
+    inputs["k"] = inputs["v"] = inputs["q"]
+    with device.load(artifact) as program, bench(program, "main") as bound:
+        bound.inputs.put(inputs)
+        shared = bound.inputs.views["q"]
+        bound.binding.rebind(inputs={"k": shared, "v": shared})
+        bound.inputs.views["k"].write(np.full_like(inputs["q"], np.nan))
+        bound.inputs.views["v"].write(np.full_like(inputs["q"], np.nan))
+        bound.binding.execute()
+        check(case, "main", inputs, bound.outputs.get(), artifact.manifest.tolerance)
+
+
+@PAIR
+def test_everything_may_live_in_one_buffer(device: Device, artifact: Artifact, case: Case) -> None:
+    """Inputs and outputs of one entry side by side, as an arena lays them out."""
+    spec = artifact.entries["prefill"]
+    inputs = case.inputs("prefill", 1)
+    tray = Tray(device, (*spec.outputs, *spec.inputs))
+    with device.load(artifact) as program, tray.buffer:
+        given = {s.name: tray.views[s.name] for s in spec.inputs}
+        for name, view in given.items():
+            view.write(inputs[name])
+        program.execute("prefill", given, {s.name: tray.views[s.name] for s in spec.outputs})
+        found = tray.get()
+        check(case, "prefill", inputs, found, artifact.manifest.tolerance)
+        assert same({name: found[name] for name in given}, inputs)
+        assert tray.surroundings_are_untouched()
+
+
 @SIMPLE
 def test_a_program_runs_in_another_thread_than_it_was_loaded_in(device: Device, artifact: Artifact, case: Case) -> None:
     with device.load(artifact) as program, bench(program, "main") as bound:

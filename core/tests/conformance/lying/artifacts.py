@@ -123,3 +123,19 @@ class TripsOverSymbols(Backend):
             return super().compile(source, target, out, options)
         except CompileError as error:
             raise ValueError("invalid literal for int(): 'batch'") from error
+
+
+@breaks("test_artifacts::test_paths_may_hold_spaces_and_letters_of_any_language")
+class ReadsAsciiPaths(Backend):
+    def compile(self, source, target, out, options):
+        if not str(out).isascii():
+            raise CompileError(f"cannot write {out}")
+        return super().compile(source, target, out, options)
+
+
+@breaks("test_artifacts::test_a_lone_onnx_file_with_its_weights_inside_compiles")
+class WantsExternalWeights(Backend):
+    def compile(self, source, target, out, options):
+        if not (source.path / "weights.data").exists():
+            raise CompileError("no weights.data beside the graph")
+        return super().compile(source, target, out, options)

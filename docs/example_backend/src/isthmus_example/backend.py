@@ -26,9 +26,8 @@ class DeviceOptions:
 class ExampleBackend(Backend):
     """Evaluates graphs node by node in numpy."""
 
-    info = BackendInfo(
-        "example", spi_version=(1, 0), plugin_version="0.1.0"
-    )  # a literal: never isthmus.spi.SPI_VERSION
+    # The SPI version is a literal: what this was written against, whatever is installed.
+    info = BackendInfo("example", spi_version=(1, 0), plugin_version="0.1.0")
     device_options = DeviceOptions
     conformance: ClassVar[ConformanceProfile] = ConformanceProfile(
         unsupported={"test_programs::*[patches]": "no convolution"}
