@@ -20,6 +20,7 @@ typedef struct aclmdlDataset aclmdlDataset;
 typedef struct aclmdlDesc aclmdlDesc;
 typedef struct aclmdlConfigHandle aclmdlConfigHandle;
 typedef struct aclmdlExecConfigHandle aclmdlExecConfigHandle;
+typedef struct aclopAttr aclopAttr;
 
 #define ACL_SUCCESS 0
 #define ACL_ERROR_INVALID_PARAM 100000
@@ -308,5 +309,13 @@ aclError aclmdlSetExecConfigOpt(aclmdlExecConfigHandle *handle, aclmdlExecConfig
     size_t valueSize);
 aclError aclmdlExecuteV2(uint32_t modelId, const aclmdlDataset *input, aclmdlDataset *output, aclrtStream stream,
     const aclmdlExecConfigHandle *handle);
+
+aclopAttr *aclopCreateAttr(void);
+void aclopDestroyAttr(const aclopAttr *attr);
+aclError aclopSetAttrBool(aclopAttr *attr, const char *attrName, uint8_t attrValue);
+aclError aclopSetAttrInt(aclopAttr *attr, const char *attrName, int64_t attrValue);
+aclError aclopSetAttrFloat(aclopAttr *attr, const char *attrName, float attrValue);
+aclError aclopSetAttrString(aclopAttr *attr, const char *attrName, const char *attrValue);
+aclError aclopSetAttrListInt(aclopAttr *attr, const char *attrName, int numValues, const int64_t *values);
 
 #endif
