@@ -40,6 +40,12 @@ def sm8750_contexts(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def sm7325_contexts(tmp_path_factory):
+    """A quantised graph for a chip with 2 MiB of VTCM."""
+    return build_contexts(tmp_path_factory.mktemp("small"), 35, ["u8"])
+
+
+@pytest.fixture(scope="session")
 def metadata():
     """Read a context binary's metadata."""
     system = _lib.open_system(libraries.find().system)

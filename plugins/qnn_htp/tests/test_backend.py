@@ -3,14 +3,23 @@
 import contextlib
 import json
 import logging
+import resource
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from isthmus import open_device
-from isthmus.errors import DeviceLostError, IncompatibleError, InputError, IntegrityError, OutOfMemoryError
+from isthmus.errors import (
+    DeviceLostError,
+    IncompatibleError,
+    InputError,
+    IntegrityError,
+    OutOfMemoryError,
+    UnavailableError,
+)
 from isthmus.options import describe_options
 from isthmus.registry import registry
 from isthmus.spi import Region
@@ -69,6 +78,26 @@ def test_a_file_that_kills_the_reader_is_an_input_error(backend, contexts, case,
     with pytest.raises(InputError, match="reading it failed") as caught:
         backend.inspect(case(contexts, "fp32").binary)
     assert "SIGSEGV" in caught.value.why
+
+
+def test_a_reader_that_cannot_start_is_not_blamed_on_the_file(backend, contexts, case, hook):
+    hook("fail_to_start")
+    with pytest.raises(DeviceLostError, match="ended with status 3"):
+        backend.inspect(case(contexts, "fp32").binary)
+    with pytest.raises(UnavailableError, match="ended with status 3 during open"):
+        open_device("qnn_htp")
+
+
+def test_no_descriptor_left_to_start_a_process_with_is_unavailable(backend):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
+    try:
+        with pytest.raises(UnavailableError, match="no process can be started"):
+            open_device("qnn_htp")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list(Path("/proc/self/fd").iterdir())) == used
 
 
 class Reader:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from isthmus import open_device
+from isthmus.errors import IncompatibleError
 from isthmus.types import Capability, Reality
 
 
@@ -124,6 +125,22 @@ def test_two_devices_at_once_one_in_a_child_and_one_here(artifact, contexts, cas
         for _ in range(5):
             np.testing.assert_array_equal(a.run("main", fp32.inputs)["y"], fp32.outputs["y"])
             np.testing.assert_array_equal(b.run("main", u8.inputs)["y"], u8.outputs["y"])
+
+
+def test_a_program_for_another_vtcm_size_does_not_break_the_one_that_is_loaded(
+    device, artifact, contexts, sm7325_contexts, case
+):
+    """The emulator models one size per process: unrefused, the second load breaks the first program."""
+    big, small = case(contexts, "fp32"), case(sm7325_contexts, "u8")
+    other = artifact(small.binary, target="sm7325")
+    with device.load(artifact(big.binary)) as program:
+        with pytest.raises(IncompatibleError, match="for 2 MiB of VTCM, a program loaded in this process for 8 MiB"):
+            device.load(other)
+        np.testing.assert_array_equal(program.run("main", big.inputs)["y"], big.outputs["y"])
+        with open_device("qnn_htp") as second, second.load(other) as elsewhere:
+            np.testing.assert_array_equal(elsewhere.run("main", small.inputs)["y"], small.outputs["y"])
+    with device.load(other) as program:
+        np.testing.assert_array_equal(program.run("main", small.inputs)["y"], small.outputs["y"])
 
 
 def rounds(device, made, inputs, count):

@@ -89,6 +89,15 @@ def test_a_damaged_program_json_is_an_error_of_ours(child_device, artifact, fp32
         child_device.load(made)
 
 
+def test_a_binary_that_is_there_but_not_in_the_manifest_is_refused(child_device, artifact, fp32):
+    """Its hash was never checked."""
+    outside = artifact(fp32.binary).path.name
+    name = f"../{outside}/{CONTEXT}"
+    bad = artifact(fp32.binary, edit=lambda r: attrs.evolve(r, binaries={name: r.binaries[CONTEXT]}))
+    with pytest.raises(IntegrityError, match="has no file"):
+        child_device.load(bad)
+
+
 def respec(change):
     def apply(entries):
         spec = entries["main"]

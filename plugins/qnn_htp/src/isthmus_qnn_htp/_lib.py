@@ -6,6 +6,7 @@ The only module beside ``_abi`` that knows ctypes.
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import mmap
 import os
@@ -28,7 +29,6 @@ address_of = ctypes.addressof
 size_of = ctypes.sizeof
 
 _LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG, 5: logging.DEBUG}
-_KEPT: list[Any] = []  # callbacks: a library may call them until the process ends
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -162,7 +162,11 @@ def _load(path: Path) -> ctypes.CDLL:
 def _stdout_to_stderr() -> Iterator[None]:
     """The libraries print on descriptor 1 while they load, which belongs to the program's output."""
     with _stdout_lock:
-        saved = os.dup(1)
+        try:
+            saved = os.dup(1)
+        except OSError:  # a daemon without standard output
+            yield
+            return
         os.dup2(2, 1)
         try:
             yield
@@ -172,17 +176,16 @@ def _stdout_to_stderr() -> Iterator[None]:
             os.close(saved)
 
 
+@functools.cache  # a library may call it until the process ends
 def log_callback() -> Any:
-    """A callback for ``logCreate`` that hands each line to the logger ``isthmus.qnn``."""
+    """The callback for ``logCreate`` that hands each line to the logger ``isthmus.qnn``."""
 
     def forward(form: bytes, level: int, _time: int, values: int | None) -> None:
         line = ctypes.create_string_buffer(4096)
         _libc.vsnprintf(line, 4096, form, values)
         LOGGER.log(_LEVELS.get(level, logging.INFO), "%s", line.value.decode(errors="replace").strip())
 
-    callback = _abi.QnnLog_Callback_t(forward)
-    _KEPT.append(callback)
-    return callback
+    return _abi.QnnLog_Callback_t(forward)
 
 
 def pointers(kind: type[Any], items: Sequence[Any]) -> Any:

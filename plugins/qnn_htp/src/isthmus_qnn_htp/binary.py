@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,15 +132,17 @@ def _described(tensor: Tensor) -> str:
 @contextmanager
 def mapped(path: Path) -> Iterator[tuple[int, int]]:
     """Address and size of a file's bytes, read-only, while the context lasts."""
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            bytes_ = np.frombuffer(data, np.uint8)
-            try:
-                yield bytes_.ctypes.data, bytes_.size
-            finally:
-                del bytes_  # a mapping that is looked at cannot be closed
-    except (OSError, ValueError) as error:  # ValueError: the file is empty
-        raise IntegrityError(f"{path} cannot be read: {error}", fix="compile the artifact again") from error
+    with ExitStack() as closing:
+        try:
+            file = closing.enter_context(path.open("rb"))
+            data = closing.enter_context(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError) as error:  # ValueError: the file is empty
+            raise IntegrityError(f"{path} cannot be read: {error}", fix="compile the artifact again") from error
+        bytes_ = np.frombuffer(data, np.uint8)
+        try:
+            yield bytes_.ctypes.data, bytes_.size
+        finally:
+            del bytes_  # a mapping that is looked at cannot be closed
 
 
 def read_binary(system: _lib.Interface, path: Path) -> ContextBinary:

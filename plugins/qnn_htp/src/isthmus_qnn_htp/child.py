@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,11 +44,7 @@ class Child:
         self._cpu_time = _UNKNOWN
         self._doing = "start"
         self._lines: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-        ours, theirs = socket.socketpair()
-        read, write = os.pipe()
-        with theirs:
-            self._process = _spawn(theirs.fileno(), write)
-        os.close(write)
+        ours, read = self._start()
         self._reader = threading.Thread(target=self._read_log, args=(read,), name="isthmus-qnn-log", daemon=True)
         self._reader.start()
         if watchdog_seconds is not None:
@@ -59,6 +56,11 @@ class Child:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it."""
+        return (self._process.returncode or 0) < 0
 
     def call(self, command: str, **fields: Any) -> Any:
         """Run a command of the worker; ``DeviceLostError`` if the process ends or hangs over it."""
@@ -109,6 +111,22 @@ class Child:
         except subprocess.TimeoutExpired:
             LOGGER.warning("QNN process %d did not end by itself", self.pid)
         self.kill()
+
+    def _start(self) -> tuple[socket.socket, int]:
+        """Our end of its socket, and the descriptor its log is read from."""
+        with ExitStack() as theirs, ExitStack() as ours:
+            try:
+                end, its_end = socket.socketpair()
+                ours.callback(end.close)
+                theirs.callback(its_end.close)
+                read, write = os.pipe()
+                ours.callback(os.close, read)
+                theirs.callback(os.close, write)
+                self._process = _spawn(its_end.fileno(), write)
+            except OSError as error:
+                raise UnavailableError(f"no process can be started to run QNN in: {error}") from error
+            ours.pop_all()
+            return end, read
 
     def _exchange(self, doing: str, payload: bytes, with_fd: bool = False) -> tuple[bytes, int]:
         self._doing, self._cpu_time, fd = doing, _UNKNOWN, -1

@@ -15,6 +15,7 @@ from . import _lib
 from .binary import ContextBinary, read_binary
 from .checks import Chip, check_binary, check_record, match
 from .device_options import DeviceOptions, IoMemory
+from .emulator import emulated_vtcm
 from .layout import ProgramRecord, read_program
 from .libraries import emulated, find
 from .memory import DspMemory, HostMemory, Memory, host_memory
@@ -121,6 +122,7 @@ class QnnDriver(HostDriver):
             matched,
             registered=self._memory.registered,
             spill_fill=spill_fill if self._session.options.share_spill_fill else 0,
+            held=emulated_vtcm(record) if self.chip.emulated else None,
         )
         self._programs.append(program)
         return program

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 from isthmus.artifact import Artifact
-from isthmus.errors import DeviceLostError, InputError
+from isthmus.errors import DeviceLostError, InputError, OutOfMemoryError, UnavailableError
 from isthmus.spi import Allocation, CallerMemory, Region
 from isthmus.types import Capability, Granted, MemoryRequirements, Pages, ProfileEvent
 
@@ -49,6 +49,12 @@ class IsolatedDriver(HostDriver):
         self._child = Child(options.watchdog_seconds)
         try:
             hello = self._child.call("open", options=attrs.evolve(options, library_dir=str(libraries.directory)))
+        except DeviceLostError as error:
+            raise UnavailableError(
+                f"the libraries in {libraries.directory} cannot be used: {error.what}",
+                why=error.why,
+                fix="isthmus doctor",
+            ) from error
         except BaseException:
             self._child.kill()
             raise
@@ -68,7 +74,11 @@ class IsolatedDriver(HostDriver):
     def allocate(self, size: int, pages: Pages, alignment: int) -> Allocation:
         answer, fd = self._child.call_for_fd("allocate", size=size, pages=pages, alignment=alignment)
         granted = Granted(answer["granted"])
-        memory = map_shared(fd, answer["length"], answer["offset"], size, granted)
+        try:
+            memory = map_shared(fd, answer["length"], answer["offset"], size, granted)
+        except OutOfMemoryError:
+            self._child.release("free", memory=answer["id"])
+            raise
         return Allocation(_Buffer(answer["id"], memory.bytes), memory.length, granted)
 
     def free(self, handle: _Buffer) -> None:
@@ -123,6 +133,8 @@ def inspect(path: Path | str, library_dir: str | None = None) -> binary.ContextB
     try:
         answer = child.call("inspect", path=str(Path(path).absolute()), library_dir=str(libraries.directory))
     except DeviceLostError as error:
+        if not child.killed:
+            raise
         raise InputError(f"{path} is not a usable context binary: reading it failed", why=error.what) from error
     finally:
         child.close()

@@ -37,6 +37,8 @@ class ProgramRecord:
     """Hexagon architecture they were compiled for, e.g. 75."""
     sdk: str
     """Version of the SDK that compiled them, e.g. ``2.51.0.260929181845``; a runtime must be as new."""
+    vtcm_mb: int | None = None
+    """VTCM their graphs were compiled to use, MiB; ``None``: all the chip has."""
 
     def write(self, directory: Path) -> None:
         """Write ``program.json`` into ``directory``."""
@@ -68,6 +70,8 @@ def read_program(artifact: Artifact) -> ProgramRecord:
         record = _CONVERTER.structure(data, ProgramRecord)
     except (cattrs.BaseValidationError, TypeError, ValueError) as error:
         raise InputError(f"{path} is damaged: {'; '.join(cattrs.transform_error(error))[:400]}") from error
+    for file in record.binaries:
+        artifact.file(file)  # in the manifest, so its hash was checked
     held = sorted(entry for binary in record.binaries.values() for entry in binary.graphs.values())
     if held != sorted(artifact.entries):
         raise IncompatibleError(f"{path} holds entries {held}, the manifest states {sorted(artifact.entries)}")

@@ -94,9 +94,11 @@ class _DspBuffer(Memory):
 
 
 def map_shared(fd: int, length: int, offset: int, size: int, granted: Granted) -> Memory:
-    """Map what another process allocated; takes over ``fd``."""
+    """Map what another process allocated; takes over ``fd``. ``OutOfMemoryError``: it cannot be mapped here."""
     try:
         return Memory(_lib.map_shared(fd, length), -1, offset, size, granted)
+    except OSError as error:
+        raise OutOfMemoryError(f"{length} bytes cannot be mapped: {error}") from error
     finally:
         os.close(fd)
 
@@ -133,12 +135,14 @@ def _memfd(length: int, size: int, alignment: int, granted: Granted, flags: int 
     free = host_memory().free
     if granted is Granted.NORMAL and free is not None and length > free:
         raise OutOfMemoryError(f"{size} bytes asked for, {free} are free", fix="close what is not needed")
-    fd = os.memfd_create("isthmus-qnn", os.MFD_CLOEXEC | flags)
+    fd = -1
     try:
+        fd = os.memfd_create("isthmus-qnn", os.MFD_CLOEXEC | flags)
         os.posix_fallocate(fd, 0, length)
         mapping = _lib.map_shared(fd, length)
     except OSError as error:
-        os.close(fd)
+        if fd >= 0:
+            os.close(fd)
         raise OutOfMemoryError(f"{size} bytes asked for, {free} are free: {error}") from error
     base = np.asarray(mapping).ctypes.data
     return Memory(mapping, fd, -base % alignment, size, granted)

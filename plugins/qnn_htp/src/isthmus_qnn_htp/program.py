@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,17 @@ class Program:
         *,
         registered: bool,
         spill_fill: int,
+        held: AbstractContextManager[None] | None = None,
     ) -> None:
-        """Load the files named by ``matched``, or none. ``spill_fill``: bytes of the buffer they share; 0: they do not."""
+        """Load the files named by ``matched``, or none.
+
+        ``spill_fill``: bytes of the buffer they share; 0: they do not. ``held`` is entered before and left after.
+        """
         self._session = session
         self.entries: dict[str, LoadedGraph] = {}
         first: _abi.Handle | None = None
         with ExitStack() as closing:
+            closing.enter_context(held or nullcontext())
             for file, graphs in matched.items():
                 context = self._load(device, directory / file, spill_fill_group(first, spill_fill))
                 closing.callback(session.core.check, f"unload {file}", "contextFree", context, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from contextlib import ExitStack
 from typing import Any
@@ -40,6 +41,7 @@ class Session:
             closing.callback(core.check, "close its backend", "backendFree", self.backend)
             self.sdk = self._build_id()
             self._closing = closing.pop_all()
+        self._pid = os.getpid()
         _OPEN.add(self)
 
     @classmethod
@@ -81,6 +83,11 @@ class Session:
         _OPEN.discard(self)
         self._closing.close()
 
+    def close_at_exit(self) -> None:
+        """Close, unless this is a forked copy of the process that opened it: QNN hangs in one."""
+        if self._pid == os.getpid():
+            self.close()
+
     def _device_configs(self, soc: int | None) -> Any:
         if soc is None:
             return None
@@ -111,4 +118,4 @@ _OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
 def _close_all() -> None:
     """Some failed loads crash the process at exit unless the backend was freed (measured on 2.51)."""
     for session in list(_OPEN):
-        session.close()
+        session.close_at_exit()
