@@ -144,7 +144,7 @@ def _sdk() -> str:
     try:
         return str(qairt.find_sdk().root)
     except IsthmusError as error:
-        return error.what
+        return f"none: {error.what.partition(': ')[2]}"
 
 
 def _verdict(found: Mapping[str, str], problem: Sequence[str] | None) -> str:

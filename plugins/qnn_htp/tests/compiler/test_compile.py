@@ -161,6 +161,14 @@ def test_inputs_and_outputs_can_be_float16(graphs, compiled):
     assert within(artifact, got.astype(np.float32), np.maximum(X @ weight(path), 0))
 
 
+def test_a_chip_with_bfloat16_computes_in_it_when_asked(graphs, compiled):
+    path = graphs.matmul()
+    artifact = compiled(path, "sc8480xp", precision="bf16")
+    got, want = run(artifact, x=X)["y"], np.maximum(X @ weight(path), 0)
+    assert within(artifact, got, want)
+    assert np.abs(got - want).max() > 1e-3 * np.abs(want).max(), "this is fp16"
+
+
 def test_options_reach_the_binary(graphs, compiled, metadata, tmp_path):
     log = tmp_path / "compiler.log"
     artifact = compiled(graphs.matmul(), vtcm_mb=2, optimization=1, log=str(log))
