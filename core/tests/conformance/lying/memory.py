@@ -202,7 +202,9 @@ class CallsNormalPagesHuge(Driver):
 @breaks("test_pages::test_preferring_huge_pages_always_yields_memory")
 class PrefersNothingToLess(Driver):
     def allocate(self, size, pages, alignment):
-        return super().allocate(size, Pages.REQUIRE_HUGE if pages is Pages.PREFER_HUGE else pages, alignment)
+        if pages is Pages.PREFER_HUGE:
+            raise OutOfMemoryError(f"no huge pages for {size} bytes", fix="sysctl vm.nr_hugepages=N")
+        return super().allocate(size, pages, alignment)
 
 
 @breaks("test_pages::test_what_was_granted_is_what_there_is")
