@@ -126,7 +126,7 @@ def check_room(free: int, cached: int, need: int) -> None:
     if need <= free:
         return
     if need <= free + cached:
-        fix = "torch.npu.empty_cache() before load, or lend the program memory: load(weights=..., workspace=...)"
+        fix = "torch.npu.empty_cache() before load"
         raise InputError(f"{need} bytes are needed, {free} free; torch_npu's cache holds {cached} more", fix=fix)
     raise InputError(
         f"{need} bytes are needed, {free} free and {cached} in torch_npu's cache",
