@@ -22,6 +22,7 @@ MODELS = {
     "weights": lambda models: models.mlp(rows=64, width=2048, layers=3),
     "scratch": lambda models: models.attention(tokens=1025, heads=8, width=512),
     "pair": two_entries,
+    "4 bits": lambda models: models.quantized(width=8192, accuracy_level=0),
 }
 
 
@@ -39,7 +40,7 @@ def measured(artifacts, in_child):
 
 
 @pytest.mark.parametrize("mode", ["packed", "mapped", "lent"])
-@pytest.mark.parametrize("model", ["weights", "scratch", "pair"])
+@pytest.mark.parametrize("model", ["weights", "scratch", "pair", "4 bits"])
 def test_predicted_memory_is_within_ten_percent_of_the_process(measured, model, mode):
     figures = measured[model, mode]
     assert figures["predicted"] > 30 << 20
@@ -67,6 +68,7 @@ def test_the_cost_of_each_choice_is_told(artifacts):
     assert needs["auto"] == artifact.manifest.memory
     assert needs["on"].own_load == needs["auto"].own_load
     assert needs["off"].own_load < needs["on"].own_load + needs["off"].weights
+    assert needs["auto"].load_extra > 0 == needs["off"].load_extra
     assert needs["on"].caller_load > needs["auto"].caller_load == needs["off"].caller_load
     told = " ".join(needs["auto"].notes)
     assert f"{needs['auto'].weights} bytes of weights mapped" in told
@@ -104,14 +106,19 @@ def test_a_graph_that_fails_on_zeros_has_a_lower_bound_and_says_why(models):
     assert memory.workspace["main"] >= 4 << 20
 
 
-def test_figures_of_quantised_weights_count_what_packing_adds(models):
-    """Packed with int8 activations: the weights, and three float32 per block of 32."""
-    artifact = models.compile(models.quantized(width=256))
-    figures = json.loads(artifact.file("cpu.json").read_text())["entries"]["main"]
-    assert figures["packed"] == 256 * 256 // 2 + 12 * 256 * 8
-    assert figures["always_packed"]
+@pytest.mark.parametrize("accuracy_level", [0, 4])
+def test_figures_of_quantised_weights_count_what_packing_adds(models, accuracy_level):
+    """Packed with int8 activations: the weights, and three float32 per block of 32. Otherwise scales stay in place."""
+    width = 256
+    blocks = width * width // 32
+    artifact = models.compile(models.quantized(width=width, accuracy_level=accuracy_level))
+    figures = json.loads(artifact.file("cpu.json").read_text())
+    entry = figures["entries"]["main"]
+    assert entry["packed"] == width * width // 2 + (12 * blocks if accuracy_level else 0)
+    assert figures["unpacked"] == (0 if accuracy_level else 4 * blocks)
+    assert entry["always_packed"]
     with open_device("cpu", options={"prepack": "off"}) as device:
-        assert device.memory_requirements(artifact).own_load >= figures["packed"]
+        assert device.memory_requirements(artifact).own_load >= entry["packed"]
 
 
 def test_weights_of_a_batched_product_are_not_packed(models):

@@ -13,6 +13,7 @@ from isthmus.errors import IncompatibleError
 from isthmus.types import MemoryRequirements
 
 from .options import Prepack
+from .packing import QUANTIZED, packed_bytes, packed_inputs, place
 from .weights import graphs
 
 FILE = "cpu.json"
@@ -20,17 +21,6 @@ FORMAT = 1
 
 NODE = 5500
 """Bytes of ONNX Runtime's own objects per node, as measured with 1.32 on graphs of 100 to 1000 nodes."""
-PACKED_INPUTS: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(
-        ("Attention", "ConvTranspose", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention"), (1,)
-    ),
-    **dict.fromkeys(("FusedGemm", "FusedMatMul", "Gemm", "MatMul", "MatMulInteger"), (1,)),
-    **dict.fromkeys(("GRU", "LSTM"), (1, 2)),
-    "QLinearMatMul": (3,),
-    "MatMulNBits": (1, 2, 3),
-}
-"""Constant inputs that the CPU kernel of an operator packs. Each was tried with ONNX Runtime 1.32."""
-SLOW_UNPACKED = frozenset({"MatMulNBits"})
 
 
 @attrs.frozen
@@ -86,7 +76,7 @@ class Figures:
         return wanted or self.entries[entry].always_packed
 
     def requirements(self, base: MemoryRequirements, prepack: Prepack) -> MemoryRequirements:
-        """``base`` with ``own_load`` and ``caller_load`` for a prepack choice."""
+        """``base`` with ``own_load``, ``caller_load`` and ``load_extra`` for a prepack choice."""
         runtime = sum(base.workspace.values()) + sum(f.session for f in self.entries.values())
         all_packed = all(self.is_packed(name, prepack, lent=False) for name in self.entries)
         mapped = self.unpacked if all_packed else base.weights
@@ -94,6 +84,7 @@ class Figures:
             base,
             own_load=self._packed_bytes(prepack, lent=False) + mapped + runtime,
             caller_load=self._packed_bytes(prepack, lent=True) + runtime,
+            load_extra=base.weights - mapped,
         )
 
     def explain(self, weights: int) -> tuple[str, ...]:
@@ -104,6 +95,7 @@ class Figures:
             f"load by default: {packed} bytes of weights packed (each entry packs for itself), {self.unpacked} mapped",
             f"load with prepack=off: {weights} bytes of weights mapped, no copy{but}",
             f"load from caller weights: no copy{but}; with prepack=on, {packed} bytes packed besides",
+            "load_extra: pages of the weights file while they are packed, which the kernel can take back",
         )
 
     def _packed_bytes(self, prepack: Prepack, *, lent: bool) -> int:
@@ -113,37 +105,8 @@ class Figures:
 def _entry_figures(model: onnx.ModelProto) -> EntryFigures:
     nodes = [node for graph in graphs(model.graph) for node in graph.node]
     weights = _weights(model)
-    packed = sum(_packed_bytes(node, weights) for node in nodes)
-    return EntryFigures(packed, any(n.op_type in SLOW_UNPACKED for n in nodes), NODE * len(nodes))
-
-
-def _packed_bytes(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> int:
-    packed = [weights[node.input[i]] for i in _packed_inputs(node, weights)]
-    if node.op_type == "MatMulNBits" and packed:
-        return _nbits_packed_bytes(node, packed[0])
-    return sum(_place(tensor)[1] for tensor in packed)
-
-
-def _nbits_packed_bytes(node: onnx.NodeProto, quantized: onnx.TensorProto) -> int:
-    """With int8 activations (accuracy level 4) three float32 per block come with the weights."""
-    attributes = {a.name: a.i for a in node.attribute}
-    columns, blocks = quantized.dims[0], quantized.dims[1]
-    extra = 12 * columns * blocks if attributes.get("accuracy_level", 0) == 4 else 0
-    return _place(quantized)[1] + extra
-
-
-def _packed_inputs(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> Iterator[int]:
-    for i in PACKED_INPUTS.get(node.op_type, ()):
-        if i < len(node.input) and node.input[i] in weights:
-            stacked = (
-                "MatMul" in node.op_type and node.op_type != "MatMulNBits" and len(weights[node.input[i]].dims) > 2
-            )
-            if not stacked:  # kernels pack one matrix, not a batch of them
-                yield i
-
-
-def _weights(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    return {t.name: t for graph in graphs(model.graph) for t in graph.initializer if t.external_data}
+    packed = sum(packed_bytes(node, weights) for node in nodes)
+    return EntryFigures(packed, any(n.op_type == QUANTIZED for n in nodes), NODE * len(nodes))
 
 
 def _places_read(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
@@ -151,13 +114,12 @@ def _places_read(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
     weights = _weights(model)
     for graph in graphs(model.graph):
         for node in graph.node:
-            packed = set(_packed_inputs(node, weights))
-            yield from (_place(weights[n]) for i, n in enumerate(node.input) if n in weights and i not in packed)
+            packed = packed_inputs(node, weights)
+            yield from (place(weights[n]) for i, n in enumerate(node.input) if n in weights and i not in packed)
 
 
-def _place(tensor: onnx.TensorProto) -> tuple[int, int]:
-    fields = {e.key: e.value for e in tensor.external_data}
-    return int(fields["offset"]), int(fields["length"])
+def _weights(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    return {t.name: t for t in model.graph.initializer if t.external_data}
 
 
 _CONVERTER = strict_converter()
