@@ -32,6 +32,8 @@ class IoTensor:
     dtype: int
     dims: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...] = ()
+    dims_v2: tuple[int, ...] | None = None
+    """What the graph itself takes, where AIPP makes it differ."""
 
 
 @attrs.frozen
@@ -200,12 +202,12 @@ def _tensors(tensors: Sequence[IoTensor]) -> bytes:
 def _tensor(tensor: IoTensor) -> bytes:
     """``{u64 size, i32 format, i32 dtype, u32 lengths of name, dims, dimsV2, ranges}`` and those, in bytes."""
     name = tensor.name.encode()
-    dims = struct.pack(f"<{len(tensor.dims)}q", *tensor.dims)
+    dims, dims_v2 = (struct.pack(f"<{len(d)}q", *d) for d in (tensor.dims, tensor.dims_v2 or tensor.dims))
     ranges = b"".join(struct.pack("<qq", *r) for r in tensor.ranges)
     head = struct.pack(
-        "<QiiIIII", tensor.size, tensor.format, tensor.dtype, len(name), len(dims), len(dims), len(ranges)
+        "<QiiIIII", tensor.size, tensor.format, tensor.dtype, len(name), len(dims), len(dims_v2), len(ranges)
     )
-    return head + name + dims + dims + ranges
+    return head + name + dims + dims_v2 + ranges
 
 
 def _gears(kind: int, gears: Sequence[tuple[int, ...]]) -> bytes:

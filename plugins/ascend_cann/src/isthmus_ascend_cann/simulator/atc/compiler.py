@@ -10,7 +10,7 @@ import attrs
 import onnx
 
 from ..om_writer import OmModel, Weights, write_om
-from . import io_block, memory, operators, precision, shapes, soc, weights
+from . import aipp, io_block, memory, operators, precision, shapes, soc, weights
 from .failure import AtcError, bad_value
 from .graph import Shape, dtype_of, element_size, graph_inputs, set_shape, shape_of
 from .lowering import Lowering
@@ -30,16 +30,13 @@ def compile_model(flags: Mapping[str, str]) -> Result:
     family = soc.family(flags["soc_version"])
     if family is None:
         raise bad_value("soc_version", flags["soc_version"], "It is not a known SoC version.")
-    if flags["insert_op_conf"]:
-        raise AtcError("E10055", "Not_Supported", "[--insert_op_conf]: AIPP is not simulated")
     source = Path(flags["model"])
     model = _load(source)
     operators.check(model)
     given = shapes.read(flags, model.graph)
     if given.range_shape and family in soc.NO_RANGES:
         raise AtcError("EZ3003", "Not_Supported", "Dynamic shape is not supported on this chip!")
-    plan = precision.plan(flags, family)
-    return _compile(flags, model, given, plan, source.parent)
+    return _compile(flags, model, given, precision.plan(flags, family), source.parent)
 
 
 def _load(path: Path) -> onnx.ModelProto:
@@ -58,9 +55,10 @@ def _compile(
     flags: Mapping[str, str], model: onnx.ModelProto, given: shapes.Shapes, plan: precision.Plan, directory: Path
 ) -> Result:
     graph, out = model.graph, _output(flags, given)
+    given, pictures = aipp.insert(flags["insert_op_conf"], graph, given)
     inferred = _infer(model, _largest(given))
     io_types = io_block.types(flags, inferred)
-    io = io_block.describe(flags, given, inferred, io_types, lambda inputs: _infer(model, inputs))
+    io = io_block.describe(flags, given, inferred, io_types, pictures, lambda inputs: _infer(model, inputs))
     for value in graph_inputs(graph):
         set_shape(value, given.inputs[value.name])
     lowering = _lower(graph, inferred, plan, io_types)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import attrs
 import onnx
 from onnx import TensorProto
 
@@ -37,11 +38,19 @@ def types(flags: Mapping[str, str], inferred: onnx.GraphProto) -> dict[str, int]
 
 
 def describe(
-    flags: Mapping[str, str], given: Shapes, inferred: onnx.GraphProto, dtypes: Mapping[str, int], infer: Infer
+    flags: Mapping[str, str],
+    given: Shapes,
+    inferred: onnx.GraphProto,
+    dtypes: Mapping[str, int],
+    pictures: Mapping[str, Shape],
+    infer: Infer,
 ) -> IoBlock:
-    """The block for a graph whose shapes, in the largest gear, are ``inferred``."""
+    """The block for a graph whose shapes, in the largest gear, are ``inferred``.
+
+    ``pictures`` names the inputs that AIPP prepares, with the shapes they have for the graph.
+    """
     names = _output_names(inferred)
-    inputs = [_input(v, flags["input_format"], given, dtypes[v.name]) for v in graph_inputs(inferred)]
+    inputs = [_input(v, flags["input_format"], given, dtypes[v.name], pictures) for v in graph_inputs(inferred)]
     outputs = [_tensor(names[v.name], v, shape_of(v), dtypes[v.name], _ND) for v in inferred.output]
     unknown = [o for o in outputs if min(o.dims, default=0) < 0]
     if unknown and not given.range_shape:
@@ -55,8 +64,13 @@ def describe(
     return IoBlock(inputs, outputs, given.gears.kind, values, _gear_outputs(given, given.gears, infer), given.order)
 
 
-def _input(value: onnx.ValueInfoProto, layout: str, given: Shapes, dtype: int) -> IoTensor:
+def _input(
+    value: onnx.ValueInfoProto, layout: str, given: Shapes, dtype: int, pictures: Mapping[str, Shape]
+) -> IoTensor:
     shape = given.inputs[value.name]
+    if value.name in pictures:
+        picture = _tensor(value.name, value, shape, dtype, _NHWC)
+        return attrs.evolve(picture, dims_v2=tuple(pictures[value.name]))
     form = {"": _NCHW, "NCHW": _NCHW, "NHWC": _NHWC}.get(layout, _ND) if len(shape) == 4 else _ND
     ranges = given.ranges.get(value.name, ()) if given.range_shape else ()
     return _tensor(value.name, value, shape, dtype, form, ranges)
