@@ -78,7 +78,7 @@ def _is_tuple(hint: Any) -> bool:
 
 def _tuple_of(kinds: tuple[Any, ...], converter: cattrs.Converter) -> Callable[[Any, Any], tuple[Any, ...]]:
     def structure(values: Any, _: Any) -> tuple[Any, ...]:
-        if type(values) is not list:
+        if type(values) not in (list, tuple):  # a tuple: data that has not been through a file yet
             raise ValueError(f"{values!r:.80} is not a list")
         expected = kinds[:1] * len(values) if kinds[-1] is Ellipsis else kinds
         if len(expected) != len(values):

@@ -99,3 +99,44 @@ def test_errors_are_also_what_python_calls_them():
     assert issubclass(InputError, ValueError)
     assert issubclass(errors.OutOfMemoryError, MemoryError)
     assert issubclass(errors.ClosedError, RuntimeError)
+
+
+def test_a_model_description_is_taken_literally():
+    from isthmus.models.description import (
+        EmbeddingSpec,
+        LlmEntry,
+        ModelDescription,
+        PromptSpec,
+        TextSpec,
+        TokenizerSpec,
+    )
+
+    made = ModelDescription(
+        "m",
+        "qwen2",
+        TextSpec(8, 1, 2, 1, 4, 100, 1e4, 64),
+        EmbeddingSpec("embedding.bin", "float32"),
+        TokenizerSpec("tokenizer_json", ("tokenizer.json",)),
+        PromptSpec("chatml", None),
+        (2,),
+        (LlmEntry("decode", 1, 64),),
+        -1e4,
+    )
+    data = made.to_json()
+    assert ModelDescription.from_json(data) == made
+    for path, value in (
+        (("text", "layers"), "1"),
+        (("text", "layers"), True),
+        (("stop_ids",), "2"),
+        (("name",), 5),
+        (("mask_value",), float("nan")),
+        (("llm",), [[]]),
+        (("extra",), 1),
+    ):
+        forged = copy.deepcopy(data)
+        place = forged
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+        with pytest.raises(InputError, match="is damaged"):
+            ModelDescription.from_json(forged)

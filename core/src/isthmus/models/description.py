@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import cattrs
 
+from .._json import DAMAGE, explain, strict_converter
 from ..errors import InputError
 
 
@@ -122,8 +123,6 @@ class ModelDescription:
                 "this artifact holds plain graphs without a model description", fix="use `isthmus run` for it"
             )
         try:
-            return cattrs.Converter(forbid_extra_keys=True).structure(data, cls)
-        except (cattrs.BaseValidationError, TypeError, ValueError, KeyError) as error:
-            raise InputError(
-                f"the model description is damaged: {'; '.join(cattrs.transform_error(error))[:400]}"
-            ) from error
+            return strict_converter().structure(data, cls)
+        except DAMAGE as error:
+            raise InputError(f"the model description is damaged: {explain(error)}") from error
