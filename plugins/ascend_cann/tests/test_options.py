@@ -139,7 +139,6 @@ def test_options_that_do_not_go_together_are_refused(given: dict[str, object], s
         ("Ascend310", {"input_shape": "x:1~8,64"}, InputError, "EZ3002"),
         ("Ascend910B4", {"input_shape": "x:1~8,64"}, UnsupportedError, "fixed shapes"),
         ("Ascend310P3", {"precision": "allow_mix_precision_bf16"}, InputError, "no bfloat16"),
-        ("Ascend310", {"virtual_type": True}, InputError, "vNPU"),
     ],
 )
 def test_what_a_chip_cannot_do_is_refused(

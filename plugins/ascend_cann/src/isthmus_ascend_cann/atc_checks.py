@@ -30,7 +30,7 @@ def check_options(options: CompileOptions, soc: Soc, sources: Sequence[Source]) 
     _check_files(options)
     _check_precision(options, soc)
     _check_numbers(options)
-    _check_chip(options, soc)
+    _check_pairs(options)
     gears = options.gears
     if (gears is not None or options.input_shape) and len(sources) > 1:
         raise InputError(
@@ -173,13 +173,11 @@ def _check_numbers(options: CompileOptions) -> None:
         raise InputError(f"compile_jobs is {options.compile_jobs}; TE_PARALLEL_COMPILER takes 1 to 32")
 
 
-def _check_chip(options: CompileOptions, soc: Soc) -> None:
+def _check_pairs(options: CompileOptions) -> None:
     if options.host_env_cpu is not None and options.host_env_os is None:
         raise InputError("host_env_cpu needs host_env_os (E10057)", fix="host_env_os=linux")
     if options.op_compiler_cache_dir is not None and options.op_compiler_cache_mode is None:
         raise InputError("op_compiler_cache_dir needs op_compiler_cache_mode", fix="op_compiler_cache_mode=enable")
-    if options.virtual_type and soc.family == "310":
-        raise InputError(f"{soc.name} cannot be sliced into vNPUs", fix="drop virtual_type")
 
 
 def _check_gears(options: CompileOptions, gears: Gears | None) -> None:

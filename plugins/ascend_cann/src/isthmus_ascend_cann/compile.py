@@ -84,7 +84,7 @@ def file_names(entries: Sequence[str]) -> dict[str, str]:
 
 def _notes(plan: ProgramPlan, chip: Soc, need: int) -> Iterable[str]:
     inside = [m.weight_size for m in plan.models.values() if m.weight_size]
-    if len(inside) > 1 and len({m.weights_sha256 for m in plan.models.values()}) == len(inside):
+    if not plan.external and len(inside) > 1 and len({m.weights_sha256 for m in plan.models.values()}) == len(inside):
         yield (
             f"{len(inside)} models hold {sum(inside)} bytes of weights of their own; "
             "external_weight=files keeps equal weights once"
