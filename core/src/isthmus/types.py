@@ -387,7 +387,7 @@ CANONICAL = Dialect("canonical")
 class ConformanceProfile:
     """How a backend asks the conformance suite to treat it.
 
-    Keys are globs over ``module::test[parameter]``. ``unsupported`` is permanent: the hardware cannot do it.
+    Keys are ``module::test[parameter]``, where ``*`` is any text. ``unsupported`` is permanent: the hardware cannot do it.
     ``expected_failures`` is debt: the test still runs, and a pass is a failure of the entry.
     """
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from isthmus.conformance import Outcome, Report, run, subject
+from isthmus.conformance.__main__ import main
 from isthmus.conformance.runner import _read
 from isthmus.errors import InputError
 
@@ -173,6 +174,14 @@ def test_bad_arguments_are_input_errors(example, tmp_path):
         run("no_such_backend")
     with pytest.raises(InputError, match="not a directory"):
         run("example", artifacts=tmp_path / "gone")
+
+
+def test_building_the_cases_refuses_what_it_cannot_build(capsys, tmp_path):
+    assert main(["build", "--backend", "no_such_backend", str(tmp_path / "cases")]) == 2
+    assert "no backend 'no_such_backend'" in capsys.readouterr().err
+    assert main(["build", "--backend", "cpu", "--target", "mars", str(tmp_path / "cases")]) == 2
+    assert main(["build", "--backend", "cpu", "--option", "level", str(tmp_path / "cases")]) == 2
+    assert not (tmp_path / "cases").exists()
 
 
 def test_a_report_that_ends_early_says_how(tmp_path):
