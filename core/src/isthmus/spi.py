@@ -97,6 +97,8 @@ class MemoryRules:
 
     aliased_io: ClassVar[bool] = False
     """Its devices have ``ALIASED_IO``, so that new keys and values need no staging buffers."""
+    no_copies: ClassVar[str] = ""
+    """Flags of a command that load without the runtime's own copies of weights; empty if it makes none."""
 
     def limits(self, target: str) -> Sequence[MemoryLimit]:
         """What the vendor allows at most on ``target``."""

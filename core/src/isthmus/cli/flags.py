@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -77,6 +78,17 @@ def numbers(text: str | None, what: str) -> tuple[int, ...] | None:
     if not found or min(found) < 1:
         raise InputError(f"{what} is {text!r}", fix="give positive whole numbers separated by commas, e.g. 512,2048")
     return found
+
+
+def byte_size(text: str | None, what: str) -> int | None:
+    """``"2GiB"``, ``"1.5 GB"`` or ``"4096"`` in bytes; ``None`` stays ``None``."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise InputError(f"{what} is {text!r}", fix="give a size such as 2GiB, 512MiB or a number of bytes")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** (" kmgt".index(unit.lower()) if unit else 0))
 
 
 def build(

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from ..errors import IsthmusError
-from . import answer, build, checks, machine, program
+from . import answer, build, checks, machine, plan, program
 from .output import fail
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ for _command in (
     build.export,
     build.compile,
     program.size,
+    plan.plan,
     program.inspect,
     program.run,
     answer.generate,

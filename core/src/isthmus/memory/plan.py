@@ -58,6 +58,8 @@ class Need:
     """Weights plus workspace of each entry; empty where that is not known apart."""
     contexts: Mapping[str, int] = attrs.field(factory=dict)
     """Compiled files with the weights in each."""
+    distinct: int | None = None
+    """Bytes of weights if equal ones of several entries were there once; ``None``: they are."""
     llm: LlmShape | None = None
     image: ImageSpec | None = None
     mapped: int = 0
@@ -75,6 +77,8 @@ class Use:
     """Tiles a picture is cut into at most; ``None``: as the model is made."""
     kv_bits: int | None = None
     """Storage of a key or value; ``None``: as the graphs have it."""
+    copies: bool = True
+    """False: loaded as ``MemoryRules.no_copies`` says, or from the caller's weights."""
 
 
 @attrs.frozen
@@ -121,11 +125,12 @@ def make_plan(need: Need, use: Use, rules: MemoryRules) -> MemoryPlan:
     memory, llm = need.memory, need.llm
     bits = use.kv_bits or _kv_bits(need.entries)
     kv = _kv(llm, bits, rules) * use.conversations if llm else 0
-    once = min(memory.weights, memory.own_load)
-    workspace = min(memory.peak_workspace, memory.own_load - once)
+    load = memory.own_load if use.copies else memory.weights + memory.caller_load
+    once = min(need.distinct or memory.weights, load)
+    workspace = min(memory.peak_workspace, load - once)
     books = {
         "weights": once,
-        "copies": memory.own_load - once - workspace,
+        "copies": load - once - workspace,
         "workspace": workspace,
         "io": _io(need, use.conversations, rules),
         "kv": kv,
@@ -134,7 +139,7 @@ def make_plan(need: Need, use: Use, rules: MemoryRules) -> MemoryPlan:
         need=need,
         books=books,
         activations=memory.workspace,
-        load_peak=memory.own_load + memory.load_extra,
+        load_peak=load + (memory.load_extra if use.copies else 0),
         run_peak=sum(books.values()),
         context=llm.slots if llm else 0,
         context_tokens=image_tokens(need.image, use) + TEXT_ROOM if llm else 0,

@@ -81,15 +81,25 @@ def _figures(shapes: Shapes, entries: Sequence[LlmEntry], shape: Shape, dialect:
 def _need(source: str, graphs: Mapping[str, GraphFigures], compiler: Compiler) -> Need:
     memory = _predict(graphs, compiler)
     alone = {name: _predict({name: g}, compiler) for name, g in graphs.items()}
-    shared = memory.weights < sum(m.weights for m in alone.values())
-    contexts = {"all": memory.weights} if shared else {name: m.weights for name, m in alone.items()}
+    contexts = {name: m.weights for name, m in alone.items()}
+    if memory.weights < sum(contexts.values()):  # language-model entries share theirs
+        vision = contexts.get("vision", 0)
+        contexts = {"language model": memory.weights - vision} | ({"vision": vision} if vision else {})
     return Need(
         source,
         memory,
         {name: g.spec for name, g in graphs.items()},
         graphs={name: m.weights + m.workspace[name] for name, m in alone.items()},
         contexts=contexts,
+        distinct=_distinct(graphs, memory.weights, sum(contexts.values())),
     )
+
+
+def _distinct(graphs: Mapping[str, GraphFigures], weights: int, apart: int) -> int | None:
+    """What the weights would be with equal ones once, where every entry has its own."""
+    once = sum({name: w.nbytes for g in graphs.values() for name, w in g.weights.items()}.values())
+    every = sum(g.weight_bytes for g in graphs.values())
+    return weights * once // every if weights == apart and every else None
 
 
 def _in_parts(graphs: Mapping[str, GraphFigures], parts: int, compiler: Compiler) -> Need:
@@ -100,20 +110,13 @@ def _in_parts(graphs: Mapping[str, GraphFigures], parts: int, compiler: Compiler
         groups.append({"vision": graphs["vision"]})
     needs = [_need("checkpoint", group, compiler) for group in groups]
     largest = max(needs, key=lambda n: n.memory.own_load)
-    workspace = {name: size for need in needs for name, size in need.memory.workspace.items()}
-    return (
-        attrs.evolve(
-            largest,
-            memory=attrs.evolve(
-                largest.memory,
-                notes=(*largest.memory.notes, f"the largest of {len(groups)} parts, which are loaded in turn"),
-            ),
-            entries={name: g.spec for name, g in graphs.items()},
-            graphs={f"{name} of part {k}": size for k, n in enumerate(needs) for name, size in n.graphs.items()},
-            contexts={f"{name} of part {k}": size for k, n in enumerate(needs) for name, size in n.contexts.items()},
-        )
-        if workspace
-        else largest
+    note = f"the largest of {len(groups)} parts, which are loaded in turn"
+    return attrs.evolve(
+        largest,
+        memory=attrs.evolve(largest.memory, notes=(*largest.memory.notes, note)),
+        entries={name: g.spec for name, g in graphs.items()},
+        graphs={f"{name} of part {k}": size for k, n in enumerate(needs) for name, size in n.graphs.items()},
+        contexts={f"{name} of part {k}": size for k, n in enumerate(needs) for name, size in n.contexts.items()},
     )
 
 

@@ -6,6 +6,7 @@ Only three layers of a tower are built; the others are like the last.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -80,22 +81,31 @@ def vision_figures(shapes: Shapes, tiles: int, dialect: Dialect = CANONICAL, bit
     c = shapes.vision
     if c is None:
         raise InputError(f"{shapes.name} has no vision tower")
+    return _in_bits(_vision(c, shapes.text.hidden, tiles, dialect), bits)
+
+
+@functools.lru_cache(64)
+def _vision(c: VisionConfig, text_hidden: int, tiles: int, dialect: Dialect) -> GraphFigures:
     small = attrs.evolve(c, layers=min(c.layers, _BUILT))
     weights = _Unread(lambda name: ".attn." not in name or name.split(".")[-2] not in "qkv" or c.qkv_bias)
-    graph = build_vision(small, shapes.text.hidden, weights, tiles=tiles, dialect=dialect, dtype=_SKELETON)
-    return _in_bits(_repeat(_proto(graph), "vision.layers", small.layers, c.layers), bits)
+    graph = build_vision(small, text_hidden, weights, tiles=tiles, dialect=dialect, dtype=_SKELETON)
+    return _repeat(_proto(graph), "vision.layers", small.layers, c.layers)
 
 
 def llm_figures(shapes: Shapes, entry: LlmEntry, dialect: Dialect = CANONICAL, bits: int = 32) -> GraphFigures:
     """Figures of one language-model entry."""
-    c = shapes.text
+    return _in_bits(_llm(shapes.text, entry, dialect), bits)
+
+
+@functools.lru_cache(64)
+def _llm(c: TextConfig, entry: LlmEntry, dialect: Dialect) -> GraphFigures:
     small = attrs.evolve(c, layers=min(c.layers, _BUILT))
     weights = _Unread(lambda name: c.qkv_bias and name.split(".")[-2] in "qkv")
     graph = build_llm(
         small, weights, name=entry.name, tokens=entry.tokens, context=entry.context, dialect=dialect, dtype=_SKELETON
     )
     found = _repeat(_proto(graph), "llm.layers", small.layers, c.layers)
-    return _in_bits(attrs.evolve(found, spec=_all_caches(found.spec, small.layers, c.layers)), bits)
+    return attrs.evolve(found, spec=_all_caches(found.spec, small.layers, c.layers))
 
 
 class _Unread(Mapping[str, Tensor]):

@@ -15,6 +15,7 @@ class CpuMemoryRules(MemoryRules):
     """No limits but the memory of the machine. Each entry packs its matrices for itself; the rest is mapped once."""
 
     aliased_io = True
+    no_copies = "--device-option prepack=off"
 
     def predict(self, graphs: Mapping[str, GraphFigures], target: str, options: Any) -> MemoryRequirements:
         from .figures import NODE  # imports onnx
