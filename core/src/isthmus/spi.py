@@ -190,7 +190,7 @@ class DeviceDriver(abc.ABC):
 
     @abc.abstractmethod
     def free(self, handle: Handle) -> None:
-        """Free one allocation, once. No program or binding uses it any more."""
+        """Free one allocation, once. No program or binding uses it any more; a caller may still hold a host view."""
 
     @abc.abstractmethod
     def write(self, region: Region, data: memoryview) -> None:
@@ -226,7 +226,10 @@ class DeviceDriver(abc.ABC):
 
     @abc.abstractmethod
     def bind(self, program: Handle, entry: str, inputs: Sequence[Region], outputs: Sequence[Region]) -> Handle:
-        """Fix the regions of an entry's inputs and outputs, in the order of its spec, sizes exact. Runs nothing."""
+        """Fix the regions of an entry's inputs and outputs, in the order of its spec, sizes exact. Runs nothing.
+
+        Inputs may overlap one another, and all regions may lie in one allocation.
+        """
 
     @abc.abstractmethod
     def rebind(self, binding: Handle, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
