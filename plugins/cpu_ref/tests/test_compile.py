@@ -118,6 +118,46 @@ def test_an_input_that_is_no_tensor_is_refused(models):
         models.compile(path)
 
 
+def test_an_output_that_is_an_input_is_refused(models):
+    """ONNX Runtime would leave its buffer unwritten."""
+    io = {"x": (FLOAT, [2])}
+    path = models.write([helper.make_node("Relu", ["x"], ["y"])], io, {**io, "y": (FLOAT, [2])})
+    with pytest.raises(CompileError, match=r"output 'x' .* is an input"):
+        models.compile(path)
+
+
+@pytest.mark.parametrize("target", ["host", "reference"])
+def test_outputs_that_no_node_computes_when_it_runs_are_written(models, cpu, reference, target):
+    """One is folded when compiled, one is a weight, two are one result."""
+    nodes = [
+        helper.make_node("Add", ["w", "w"], ["folded"]),
+        helper.make_node("Relu", ["x"], ["t"]),
+        *(helper.make_node("Identity", ["t"], [name]) for name in ("one", "two")),
+    ]
+    outputs = {"folded": (FLOAT, [400]), "w": (FLOAT, [400]), "one": (FLOAT, [2]), "two": (FLOAT, [2])}
+    path = models.write(nodes, {"x": (FLOAT, [2])}, outputs, {"w": np.full(400, 3, np.float32)})
+    device = cpu if target == "host" else reference
+    with device.load(models.compile(path, target=target)) as program:
+        got = program.run("main", {"x": np.float32([-1, 5])})
+    assert (got["folded"] == 6).all()
+    assert (got["w"] == 3).all()
+    assert got["one"].tolist() == got["two"].tolist() == [0, 5]
+
+
+@pytest.mark.parametrize("target", ["host", "reference"])
+def test_a_constant_kept_outside_the_file_is_found(models, cpu, reference, target):
+    value = onnx.numpy_helper.from_array(np.full(400, 3, np.float32), "value")
+    nodes = [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Add", ["x", "c"], ["y"])]
+    path = models.write(nodes, *({n: (FLOAT, [400])} for n in "xy"))
+    model = onnx.load(path)
+    path.unlink()
+    where = {"location": "c.data", "size_threshold": 16, "convert_attribute": True}
+    onnx.save(model, path, save_as_external_data=True, **where)
+    device = cpu if target == "host" else reference
+    with device.load(models.compile(path, target=target)) as program:
+        assert (program.run("main", {"x": np.ones(400, np.float32)})["y"] == 4).all()
+
+
 def test_a_string_input_is_refused(models):
     path = models.write([helper.make_node("Identity", ["x"], ["y"])], *({n: (TensorProto.STRING, [2])} for n in "xy"))
     with pytest.raises(CompileError, match="STRING"):

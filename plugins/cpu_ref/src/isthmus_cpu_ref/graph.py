@@ -16,6 +16,10 @@ _RENAMED = {DType.FLOAT64: "DOUBLE", DType.FLOAT32: "FLOAT"}
 ONNX_TYPES: dict[DType, int] = {d: TensorProto.DataType.Value(_RENAMED.get(d, d.name)) for d in DType}
 _DTYPES = {number: dtype for dtype, number in ONNX_TYPES.items()}
 
+_DAMAGE = (
+    DecodeError, KeyError, TypeError, ValueError, onnx.checker.ValidationError, onnx.shape_inference.InferenceError
+)  # fmt: skip
+
 
 def entry_file(entry: str) -> str:
     """File of an entry's graph within an artifact."""
@@ -29,7 +33,7 @@ def damage_told(path: Path) -> Iterator[None]:
         yield
     except IsthmusError:
         raise
-    except (DecodeError, KeyError, TypeError, ValueError, onnx.shape_inference.InferenceError) as error:
+    except _DAMAGE as error:
         raise CompileError(
             f"{path} is not a valid ONNX model: {type(error).__name__}: {error}", fix="export it again"
         ) from error

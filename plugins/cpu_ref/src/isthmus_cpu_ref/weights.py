@@ -82,7 +82,7 @@ def move_weights(
     """Move every initializer of ``model`` of ``INLINE`` bytes or more into ``weights``.
 
     ``source`` is the file the model was read from, beside which its external data lies. The float16 tensors named in
-    ``widen`` become float32. Weights in bodies of control flow, which are small, come inside the ``.onnx`` file.
+    ``widen`` become float32. Weights in attributes and in bodies of control flow come inside the ``.onnx`` file.
     """
     for graph in graphs(model.graph):
         for tensor in graph.initializer:
@@ -95,6 +95,17 @@ def move_weights(
                 _set_inline(tensor, data.astype(dtype).tobytes())
             else:
                 _set_external(tensor, *weights.add(data, dtype))
+        for tensor in _attribute_tensors(graph):
+            if uses_external_data(tensor):
+                _set_inline(tensor, tensor_bytes(tensor, source).tobytes())
+
+
+def _attribute_tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from attribute.tensors
+            if attribute.HasField("t"):
+                yield attribute.t
 
 
 def fold_casts(model: onnx.ModelProto) -> frozenset[str]:

@@ -50,7 +50,7 @@ def _measure(directory: Path, packed: Mapping[str, bool]) -> dict[str, int | str
     """Bytes that each entry was seen to take in a process of their own, or why that could not be seen."""
     if not packed:
         return {}
-    command = [sys.executable, "-m", f"{__package__}.measure", str(directory), json.dumps(packed)]
+    command = [sys.executable, "-P", "-m", f"{__package__}.measure", str(directory), json.dumps(packed)]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
     if child.returncode:
         reason = (child.stderr.strip() or f"exit code {child.returncode}").splitlines()[-1]
