@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from . import spi
 from .errors import ClosedError, DeviceLostError, InUseError
+from .memory.ledger import MemoryLedger
 
 if TYPE_CHECKING:
     from .device import Device
@@ -53,6 +54,7 @@ class Ledger:
         self.lock = threading.RLock()
         self.closed = False
         self.lost = False
+        self.memory = MemoryLedger(name)
         self._name = name
         self._pid = os.getpid()
         self._releases: dict[int, Callable[[], None]] = {}
@@ -105,6 +107,7 @@ class Ledger:
         """Release a handle, once; a lost device took its handles with it. Under the lock."""
         release = self._releases.pop(ticket, None)
         self._weights.pop(ticket, None)
+        self.memory.remove(ticket)
         if release and not self.lost:
             try:
                 release()
@@ -121,6 +124,7 @@ class Ledger:
             if self.closed:
                 return
             errors: list[Exception] = []
+            self.memory.warn_live()
             for ticket in sorted(self._releases, reverse=True):
                 _collect(errors, lambda ticket=ticket: self.settle(ticket))  # type: ignore[misc]
             _collect(errors, self.driver.close)

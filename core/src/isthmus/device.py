@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from . import spi
 from ._lifetime import Closing, Ledger, overlap
 from .artifact import Artifact
 from .buffer import Buffer, View
 from .errors import IncompatibleError, InputError, OutOfMemoryError, UnsupportedError
+from .memory.ledger import MemoryLedger
+from .memory.limits_load import check_load, load_books
 from .program import Program
 from .types import Capability, DeviceInfo, MemoryInfo, MemoryRequirements, Pages
 
@@ -39,15 +43,23 @@ class Device(Closing):
         """
         self._ledger.close()
 
+    @property
+    def memory(self) -> MemoryLedger:
+        """Books of all that is allocated here: live, peak, by phase. Give it a ``budget`` to enforce a limit."""
+        return self._ledger.memory
+
     def memory_info(self) -> MemoryInfo:
         """Free and total memory now; unknown is ``None``."""
         with self._ledger.call() as driver:
             return driver.memory_info()
 
-    def allocate(self, size: int, pages: Pages = Pages.NORMAL, *, alignment: int = 64) -> Buffer:
+    def allocate(
+        self, size: int, pages: Pages = Pages.NORMAL, *, alignment: int = 64, book: str = "io", owner: str = ""
+    ) -> Buffer:
         """Allocate ``size`` bytes (0 is legal). ``Buffer.granted`` says which pages it got. Contents are undefined.
 
-        ``OutOfMemoryError`` says how much was free. ``UnsupportedError``: ``REQUIRE_HUGE`` on a device without.
+        ``book`` (one of ``isthmus.memory.BOOKS``) and ``owner`` are what the ledger notes. ``OutOfMemoryError`` says
+        how much was free, or left of the budget. ``UnsupportedError``: ``REQUIRE_HUGE`` on a device without.
         """
         size, alignment = operator.index(size), operator.index(alignment)
         if size < 0:
@@ -59,8 +71,28 @@ class Device(Closing):
         if size >> 63 or alignment >> 63:  # a C API would take the low 64 bits
             raise OutOfMemoryError(f"{size} bytes aligned to {alignment} are more than an address space")
         with self._ledger.call() as driver:
-            # Several vendors reject empty allocations, so no driver sees one.
-            return Buffer(self, size, alignment, driver.allocate(max(size, 1), pages, alignment))
+            grant = self._grant(driver, max(size, 1), pages, alignment, book, owner)
+            buffer = Buffer(self, size, alignment, grant)
+            self.memory.add(buffer._ticket, book, grant.size, owner, grant.granted)
+            return buffer
+
+    def _grant(
+        self, driver: spi.DeviceDriver, size: int, pages: Pages, alignment: int, book: str, owner: str
+    ) -> spi.Allocation:
+        """Allocate within the budget. Several vendors reject empty allocations, so no driver sees one."""
+        self.memory.reserve(book, size, owner)
+        try:
+            grant = driver.allocate(size, pages, alignment)
+        except BaseException:
+            self.memory.give_back(book, size)
+            raise
+        try:
+            self.memory.reserve(book, max(grant.size - size, 0), owner)  # what rounding to pages took
+        except OutOfMemoryError:
+            self.memory.give_back(book, size)
+            driver.free(grant.handle)
+            raise
+        return grant
 
     def memory_requirements(self, artifact: Artifact) -> MemoryRequirements:
         """What ``load`` will need: weights, workspace and I/O, without loading anything."""
@@ -69,13 +101,20 @@ class Device(Closing):
             return driver.memory_requirements(artifact)
 
     def load(
-        self, artifact: Artifact, *, weights: Buffer | View | None = None, workspace: Buffer | View | None = None
+        self,
+        artifact: Artifact,
+        *,
+        weights: Buffer | View | None = None,
+        workspace: Buffer | View | None = None,
+        force: bool = False,
     ) -> Program:
         """Load a program, into caller-owned ``weights`` and ``workspace`` memory where given.
 
         The buffers stay the caller's: they are pinned while the program is loaded and left alone by its ``close``.
         One workspace may serve several programs that never run at once. ``InputError``: a buffer is too small, badly
         aligned, or the two overlap. ``InUseError``: the weights of another loaded program are there.
+        ``OutOfMemoryError``: it needs more than is free or left of the budget; nothing has been allocated then, and
+        ``force`` turns this check into a warning.
         """
         self._check_artifact(artifact)
         lent = [memory for memory in (weights, workspace) if memory is not None]
@@ -84,12 +123,39 @@ class Device(Closing):
         if workspace is not None:
             self._require(Capability.CALLER_WORKSPACE)
         with self._ledger.call() as driver:
-            need = driver.memory_requirements(artifact) if lent else None
-            memory = self._lend(need, weights, workspace) if need else None
-            program = Program(self, artifact, driver.load(artifact, memory), [m._base for m in lent])
+            need = driver.memory_requirements(artifact)
+            memory = self._lend(need, weights, workspace) if lent else None
+            own = load_books(need, weights_lent=weights is not None, workspace_lent=workspace is not None)
+            check_load(f"loading {artifact.path}", own, driver.memory_info(), self.memory, force=force)
+            program = self._load_within(driver, artifact, memory, lent, own, force=force)
             if weights is not None and memory and memory.weights:
                 self._ledger.lend_weights(program._ticket, weights._base, memory.weights)
             return program
+
+    def _load_within(
+        self,
+        driver: spi.DeviceDriver,
+        artifact: Artifact,
+        memory: spi.CallerMemory | None,
+        lent: Sequence[Buffer | View],
+        own: Mapping[str, int],
+        *,
+        force: bool,
+    ) -> Program:
+        """Load, with what the runtime takes noted in the books; forced loads beyond the budget are noted as 0."""
+        budget = self.memory.budget
+        if force and budget is not None and sum(own.values()) > budget.free:
+            own = dict.fromkeys(own, 0)
+        name = artifact.path.name
+        with ExitStack() as undo:
+            for book, size in own.items():
+                self.memory.reserve(book, size, name)
+                undo.callback(self.memory.give_back, book, size)
+            program = Program(self, artifact, driver.load(artifact, memory), [m._base for m in lent])
+            undo.pop_all()
+        for book, size in own.items():
+            self.memory.add(program._ticket, book, size, name)
+        return program
 
     def _lend(
         self, need: MemoryRequirements, weights: Buffer | View | None, workspace: Buffer | View | None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from isthmus import Artifact, Buffer, Capability, Device, View
+from isthmus import Artifact, Buffer, Capability, Device
 from isthmus.conformance.cases import Case
 from isthmus.conformance.trays import bench, check
 from isthmus.errors import InputError, InUseError, UnsupportedError
@@ -33,7 +34,8 @@ class Lent:
         self.buffer.write(np.full(self.buffer.size, POISON, np.uint8))
 
     @property
-    def view(self) -> View:
+    def view(self) -> Any:
+        """A ``View``, typed loosely: ``load`` takes it by a keyword that is only known at run time."""
         return self.buffer[self.start : self.start + self.size]
 
     def content(self) -> bytes:
@@ -49,7 +51,8 @@ def lent(device: Device, artifact: Artifact, kind: str) -> Iterator[Lent]:
     """Memory to lend; a device that cannot take it says so, and that ends the test."""
     if KINDS[kind] not in device.capabilities:
         with device.allocate(64) as buffer, pytest.raises(UnsupportedError):
-            device.load(artifact, **{kind: buffer})
+            memory: dict[str, Any] = {kind: buffer}
+            device.load(artifact, **memory)
         made = None
     else:
         made = Lent(device, artifact, kind)
@@ -58,7 +61,7 @@ def lent(device: Device, artifact: Artifact, kind: str) -> Iterator[Lent]:
         made.buffer.close()
 
 
-def run_all(device: Device, artifact: Artifact, case: Case, memory: dict[str, View], seed: int = 1) -> None:
+def run_all(device: Device, artifact: Artifact, case: Case, memory: dict[str, Any], seed: int = 1) -> None:
     with device.load(artifact, **memory) as program:
         for entry in case.entries:
             inputs = case.inputs(entry, seed)

@@ -2,6 +2,18 @@
 
 from .arena import Arena, Interval, max_live, plan_arena
 from .budget import BOOKS, MemoryBudget
+from .ledger import MemoryLedger, MemoryReport
 from .pool import Block, Pool
 
-__all__ = ["BOOKS", "Arena", "Block", "Interval", "MemoryBudget", "Pool", "max_live", "plan_arena"]
+__all__ = [
+    "BOOKS",
+    "Arena",
+    "Block",
+    "Interval",
+    "MemoryBudget",
+    "MemoryLedger",
+    "MemoryReport",
+    "Pool",
+    "max_live",
+    "plan_arena",
+]

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import bisect
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from ..api import Buffer, Device, View
 from ..errors import InputError, InUseError, OutOfMemoryError
 from ..types import Granted, Pages
 from .budget import MemoryBudget
+
+if TYPE_CHECKING:
+    from ..buffer import Buffer, View
+    from ..device import Device
 
 
 class Block:
