@@ -50,8 +50,8 @@ class Lent:
 def lent(device: Device, artifact: Artifact, kind: str) -> Iterator[Lent]:
     """Memory to lend; a device that cannot take it says so, and that ends the test."""
     if KINDS[kind] not in device.capabilities:
-        with device.allocate(64) as buffer, pytest.raises(UnsupportedError):
-            memory: dict[str, Any] = {kind: buffer}
+        memory: dict[str, Any] = {kind: device.allocate(64)}
+        with memory[kind], pytest.raises(UnsupportedError):
             device.load(artifact, **memory)
         made = None
     else:

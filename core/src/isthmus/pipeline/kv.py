@@ -31,9 +31,9 @@ class KvCache:
         in_place = Capability.ALIASED_IO in device.capabilities and token_bytes % device.io_alignment == 0
         try:
             for _ in range(2 * layers):
-                self._buffers.append(device.allocate(slots * token_bytes))
+                self._buffers.append(device.allocate(slots * token_bytes, book="kv", owner="KV cache"))
             for _ in range(0 if in_place else 2 * layers):
-                self._staging.append(device.allocate(widest * token_bytes))
+                self._staging.append(device.allocate(widest * token_bytes, book="kv", owner="KV staging"))
             self.zero()
         except BaseException:
             self.close()

@@ -7,6 +7,7 @@ from typing import Self
 
 from ..artifact import ASSETS, Artifact
 from ..device import Device
+from ..memory import MemoryReport
 from ..models.description import ModelDescription
 from ..program import Program
 from .chat import Chat
@@ -47,16 +48,21 @@ class Pipeline:
         self._owns_program = False
 
     @classmethod
-    def load(cls, device: Device, artifact: Artifact) -> Pipeline:
-        """Load ``artifact`` on ``device`` and own the program."""
-        program = device.load(artifact)
-        try:
-            pipeline = cls(program)
-        except BaseException:
-            program.close()
-            raise
+    def load(cls, device: Device, artifact: Artifact, *, force: bool = False) -> Pipeline:
+        """Load ``artifact`` on ``device`` and own the program. ``force`` as for ``Device.load``."""
+        with device.memory.phase("load"):
+            program = device.load(artifact, force=force)
+            try:
+                pipeline = cls(program)
+            except BaseException:
+                program.close()
+                raise
         pipeline._owns_program = True
         return pipeline
+
+    def memory(self) -> MemoryReport:
+        """Books of the device: live and peak bytes of weights, workspace, I/O and KV, and what each phase changed."""
+        return self.program.device.memory.report()
 
     def chat(self, *, system: str | EllipsisType | None = ..., use_cache: bool = True) -> Chat:
         """A new conversation with a KV cache of its own, allocated here.
@@ -64,7 +70,8 @@ class Pipeline:
         ``system`` replaces the model's own system message; ``None`` writes no system turn. Without ``use_cache`` each
         step computes the whole conversation again: for runtimes that cannot keep state, and as an oracle.
         """
-        chat = Chat(self, system, use_cache)
+        with self.program.device.memory.phase("chat"):
+            chat = Chat(self, system, use_cache)
         self._chats.add(chat)
         return chat
 

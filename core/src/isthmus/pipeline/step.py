@@ -28,7 +28,7 @@ def allocate_io(device: Device, entries: Sequence[EntrySpec]) -> dict[str, Buffe
     buffers: dict[str, Buffer] = {}
     try:
         for name, size in sizes.items():
-            buffers[name] = device.allocate(size)
+            buffers[name] = device.allocate(size, owner=name)
     except BaseException:
         for buffer in buffers.values():
             buffer.close()

@@ -25,8 +25,8 @@ class VisionEncoder:
         self._pixels: NDArray[Any] = np.zeros(pixels.shape, float_dtype(pixels))
         self._features: NDArray[Any] = np.empty(features.shape, float_dtype(features))
         with ExitStack() as stack:
-            self._input = stack.enter_context(program.device.allocate(pixels.nbytes))
-            self._output = stack.enter_context(program.device.allocate(features.nbytes))
+            self._input = stack.enter_context(program.device.allocate(pixels.nbytes, owner="vision"))
+            self._output = stack.enter_context(program.device.allocate(features.nbytes, owner="vision"))
             binding = program.bind("vision", {pixels.name: self._input}, {features.name: self._output})
             self._binding = stack.enter_context(binding)
             self._open = stack.pop_all()
