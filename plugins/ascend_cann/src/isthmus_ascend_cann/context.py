@@ -90,8 +90,8 @@ class Context:
             raise failed
 
     def wait(self) -> None:
-        """Wait for the stream. Within ``entered``."""
-        self._pending = False
+        """Wait for the stream. Within ``entered``. A wait that failed has to be repeated before anything is released."""
+        self._pending = True
         try:
             self.acl.aclrtSynchronizeStreamWithTimeout(self.stream, self.timeout_ms)
         except IsthmusError as error:
@@ -103,6 +103,7 @@ class Context:
                     status=error.status,
                 ) from error
             raise
+        self._pending = False
 
     def stop(self) -> None:
         """Release the stream; by force if the device is lost, since what hangs would make the ordinary way hang too."""

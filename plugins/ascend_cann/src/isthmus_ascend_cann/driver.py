@@ -169,8 +169,12 @@ class AscendDriver(DeviceDriver):
 
     def execute(self, binding: Binding) -> None:
         with self._context.entered() as acl:
-            bindings.submit(acl, self._memory, binding, self._context.stream)
+            self._submit(acl, binding)
             self._context.wait()
+
+    def _submit(self, acl: Acl, binding: Binding) -> None:
+        self._context.queued()  # first: a part of it may be queued when it fails
+        bindings.submit(acl, self._memory, binding, self._context.stream)
 
     def profile(self, binding: Binding) -> Sequence[ProfileEvent]:
         """Time on the device between two events, and time to submit; per operator there is only the vendor's msprof."""
@@ -180,7 +184,7 @@ class AscendDriver(DeviceDriver):
             start, end = (_event(acl, release) for _ in range(2))
             acl.aclrtRecordEvent(start, context.stream)
             before = time.perf_counter()
-            bindings.submit(acl, self._memory, binding, context.stream)
+            self._submit(acl, binding)
             submit = time.perf_counter() - before
             acl.aclrtRecordEvent(end, context.stream)
             context.wait()

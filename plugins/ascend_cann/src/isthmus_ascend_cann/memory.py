@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
-from isthmus.errors import OutOfMemoryError
+from isthmus.errors import IsthmusError, OutOfMemoryError
 from isthmus.spi import Region
 from isthmus.types import Granted, MemoryInfo, Pages
 
@@ -85,8 +85,12 @@ class Memory:
                 acl.aclrtMalloc(out, size + extra, policy)
             except OutOfMemoryError as error:
                 raise self._explain(_by_policy(error, size, pages, before), size, purpose) from error
-            granted, charged = _granted(policy, size + extra, before, _free(acl))
-        base: int = pointer.value
+            base: int = pointer.value
+            try:
+                granted, charged = _granted(policy, size + extra, before, _free(acl))
+            except IsthmusError:
+                acl.aclrtFree(base)
+                raise
         address = sizes.up(base, alignment)
         block = Block(base, address, size + extra - (address - base), charged, granted, purpose)
         self.blocks[base] = block

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 from isthmus.artifact import Artifact
-from isthmus.errors import IncompatibleError, UnsupportedError
+from isthmus.errors import IncompatibleError, IsthmusError, UnsupportedError
 from isthmus.spi import Region
 from isthmus.types import EntrySpec, TensorSpec
 
@@ -25,6 +25,7 @@ from .plan import EXTERNAL, ModelPlan, ProgramPlan
 Write = Callable[[Region, memoryview], None]
 """Copies host bytes into device memory."""
 _CHUNK = 4 << 20
+_NO_MODEL = 0xFFFFFFFF
 
 
 @attrs.frozen
@@ -72,11 +73,17 @@ def load_model(acl: Acl, artifact: Artifact, name: str, plan: ProgramPlan, weigh
     inside = weights + plan.weights.offset[model.weights_sha256] if model.weight_size else None
     memory = (workspace if model.work_size else None, model.work_size, inside, model.weight_size)
     number, out = _lib.new(_lib.UINT32)
+    number.value = _NO_MODEL
     file = _path(artifact.file(name))
-    if model.external:
-        _load_external(acl, file, plan, model, weights, memory, out)
-    else:
-        acl.aclmdlLoadFromFileWithMem(file, out, *memory)
+    try:
+        if model.external:
+            _load_external(acl, file, plan, model, weights, memory, out)
+        else:
+            acl.aclmdlLoadFromFileWithMem(file, out, *memory)
+    except IsthmusError:
+        if number.value != _NO_MODEL:  # loaded, and then the configuration could not be released
+            acl.aclmdlUnload(number.value)
+        raise
     return Model(number.value, model)
 
 
