@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +43,7 @@ def generate(
     dtype: flags.DTypeName = "float32",
     option: flags.CompileOption = None,
     device_option: flags.DeviceOption = None,
+    force: flags.Force = False,
     simulator: flags.Simulator = False,
     json: flags.Json = False,
 ) -> None:
@@ -50,7 +51,7 @@ def generate(
     flags.use_simulator(backend, simulator)
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     build = flags.build(backend, target, option, contexts, prefill, dtype)
-    with open_pipeline(model, build, device, device_option) as (opened, pipeline, artifact):
+    with open_pipeline(model, build, device, device_option, force=force) as (opened, pipeline, artifact):
         note(
             f"{artifact.manifest.model.get('name', artifact.path.name)} on {opened.info.description}{_label(opened, artifact)}"
         )
@@ -107,13 +108,24 @@ def evaluate(
 
 @contextmanager
 def open_pipeline(
-    model: Path | None, build: Build, device: str | None, device_options: list[str] | None
+    model: Path | None,
+    build: Build,
+    device: str | None,
+    device_options: list[str] | None,
+    *,
+    prepare: Callable[[Device], None] | None = None,
+    force: bool = False,
 ) -> Iterator[tuple[Device, Pipeline, Artifact]]:
-    """Resolve the model, open the device, load: the start of every command that answers questions."""
+    """Resolve the model, open the device, load: the start of every command that answers questions.
+
+    ``prepare`` is called with the open device before anything is allocated on it.
+    """
     with open_device(flags.device_id(build.backend, device), options=flags.pairs(device_options)) as opened:
+        if prepare is not None:
+            prepare(opened)
         with working() as work:
             artifact = resolve_artifact(model, _for_device(build, opened), work)
-            pipeline = _load(opened, artifact, work)
+            pipeline = _load(opened, artifact, work, force)
         with pipeline:
             yield opened, pipeline, artifact
 
@@ -123,9 +135,9 @@ def _for_device(build: Build, device: Device) -> Build:
     return build if build.target else attrs.evolve(build, target=device.info.targets[0])
 
 
-def _load(device: Device, artifact: Artifact, work: Work) -> Pipeline:
+def _load(device: Device, artifact: Artifact, work: Work, force: bool) -> Pipeline:
     work.step("loading")
-    return Pipeline.load(device, artifact)
+    return Pipeline.load(device, artifact, force=force)
 
 
 def reality_of(device: Device, artifact: Artifact) -> Reality:

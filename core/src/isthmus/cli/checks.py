@@ -15,7 +15,8 @@ from ..pipeline import Answer
 from ..program import Program
 from . import flags
 from .answer import open_pipeline, reality_of
-from .models import bundled_package
+from .memory import one_question, soak_tables
+from .models import Build, bundled_package
 from .output import emit, label, table, working
 
 
@@ -56,6 +57,9 @@ def bench(
     image: Annotated[Path | None, typer.Option("--image", "-i", help="Picture; default: a bundled one.")] = None,
     question: Annotated[str, typer.Option("--question", "-q")] = "What is in the picture?",
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Answers to time after one that warms up.")] = 5,
+    soak: Annotated[
+        int | None, typer.Option("--soak", min=10, help="Instead: ask so many times and see whether memory grows.")
+    ] = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Also where the device spends the time, per entry.")
     ] = False,
@@ -67,9 +71,12 @@ def bench(
     simulator: flags.Simulator = False,
     json: flags.Json = False,
 ) -> None:
-    """Time loading, vision, prefill and decode on this machine."""
+    """Time loading, vision, prefill and decode on this machine. With --soak: exit code 1 if memory leaks."""
     flags.use_simulator(backend, simulator)
     build = flags.build(backend, target, option, contexts, prefill, dtype)
+    if soak is not None:
+        _soak(model, build, device, device_option, image, question, soak)
+        return
     picture = image or next(iter(sorted((bundled_package() / "eval" / "images").glob("caption_*.png"))))
     start = time.perf_counter()
     with open_pipeline(model, build, device, device_option) as (opened, pipeline, artifact), working() as work:
@@ -91,6 +98,31 @@ def bench(
         rows = [(e["name"], e["value"], e["unit"]) for e in found[:20]]
         tables.append(table(f"{entry} (largest 20 of {len(found)})", ("event", "value", "unit"), rows))
     emit({"reality": reality.value, "repeat": repeat, **figures, "profile": events}, *tables)
+
+
+def _soak(
+    model: Path | None,
+    build: Build,
+    device: str | None,
+    device_option: list[str] | None,
+    image: Path | None,
+    question: str,
+    count: int,
+) -> None:
+    """Ask in one new conversation after another; then close everything and see what is left."""
+    from ..memory.soak import soak
+
+    with open_pipeline(model, build, device, device_option) as (opened, pipeline, artifact), working() as work:
+        work.step("asking")
+        ask = one_question(pipeline, image, question)
+        found = soak(opened, lambda: ask(4, lambda: None), count, work.report)
+        pipeline.close()
+        found = attrs.evolve(found, left=len(opened.memory.records()))
+        reality = reality_of(opened, artifact)
+    title = f"{build.backend} {artifact.manifest.target}{label(reality)}"
+    emit({**found.to_json(), "reality": reality.value}, *soak_tables(found, title))
+    if found.leaking:
+        raise typer.Exit(1)
 
 
 def _figures(answers: list[Answer]) -> dict[str, float | None]:

@@ -35,6 +35,7 @@ DeviceOption = Annotated[
     typer.Option("--device-option", help="KEY=VALUE for the device; `isthmus backends --options` lists them."),
 ]
 Simulator = Annotated[bool, typer.Option("--simulator", help="Use the backend's simulator. Every result says so.")]
+Force = Annotated[bool, typer.Option("--force", help="Load even what does not seem to fit into free memory.")]
 Model = Annotated[
     Path | None,
     typer.Option(

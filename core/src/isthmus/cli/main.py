@@ -11,7 +11,7 @@ import sys
 import typer
 
 from ..errors import IsthmusError
-from . import answer, build, checks, machine, plan, program
+from . import answer, build, checks, machine, memory, plan, program
 from .output import fail
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ for _command in (
     build.compile,
     program.size,
     plan.plan,
+    memory.memory,
     program.inspect,
     program.run,
     answer.generate,

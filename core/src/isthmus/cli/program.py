@@ -112,6 +112,7 @@ def run(
     output: Annotated[Path | None, typer.Option("--output", help=".npz to write the outputs to.")] = None,
     option: flags.CompileOption = None,
     device_option: flags.DeviceOption = None,
+    force: flags.Force = False,
     simulator: flags.Simulator = False,
     json: flags.Json = False,
 ) -> None:
@@ -126,7 +127,7 @@ def run(
         name = entry or _only_entry(artifact)
         with open_device(flags.device_id(backend, device), options=flags.pairs(device_option)) as opened:
             work.step("loading")
-            with opened.load(artifact) as program:
+            with opened.load(artifact, force=force) as program:
                 spec = program.entry(name)
                 feeds = _load_inputs(inputs) if inputs else random_inputs(spec, random or 0)
                 work.step("running")

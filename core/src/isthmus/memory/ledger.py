@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +17,7 @@ from ..types import Granted
 from .budget import BOOKS, MemoryBudget
 
 _PACKAGE = str(Path(__file__).parents[1])
+_PASSING = {__file__, contextlib.__file__, *(str(Path(_PACKAGE, name)) for name in ("device.py", "_lifetime.py"))}
 _log = logging.getLogger("isthmus.memory")
 
 
@@ -131,7 +133,7 @@ class MemoryLedger:
         """Bytes held now, by book."""
         return dict(self._books)
 
-    @contextmanager
+    @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Note what the work inside leaves behind, and its peak. Phases of one name are noted once each, the last 64."""
         before = self._total
@@ -149,8 +151,14 @@ class MemoryLedger:
 
 
 def _call_site() -> str | None:
-    """The innermost frame outside this package."""
+    """The innermost frame that did not just pass the call on, and the innermost outside this package."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    inner = None
+    while frame is not None:
+        file, place = frame.f_code.co_filename, f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if file not in _PASSING:
+            inner = inner or place.removeprefix(f"{_PACKAGE}{os.sep}")
+            if not file.startswith(_PACKAGE):
+                return place if inner == place else f"{inner}, from {place}"
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else None
+    return inner
