@@ -150,7 +150,13 @@ def _initialise(acl: Acl) -> None:
     if code not in (_abi.ACL_SUCCESS, _abi.ACL_ERROR_REPEAT_INITIALIZE):
         raise errors.error("aclInit", code, acl._text())
     if acl.has("aclFinalizeReference"):
-        atexit.register(acl.status, "aclFinalizeReference", None)
+        atexit.register(_finalise, acl, os.getpid())
+
+
+def _finalise(acl: Acl, pid: int) -> None:
+    """Give our reference back, in the process that took it: a forked child has no device."""
+    if os.getpid() == pid:
+        acl.status("aclFinalizeReference", None)
 
 
 def new(kind: Any) -> tuple[Any, Any]:
