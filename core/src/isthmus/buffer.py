@@ -157,7 +157,7 @@ def as_array(memory: memoryview | bytearray, spec: TensorSpec | None) -> np.ndar
 def _bytes_of(data: Any) -> memoryview:
     try:
         if isinstance(data, np.ndarray) and data.flags.c_contiguous:
-            view = memoryview(data.reshape(-1).view(np.uint8))  # memoryview itself refuses bfloat16 and the like
+            view = data.reshape(-1).view(np.uint8).data  # memoryview itself refuses bfloat16 and the like
         else:
             view = memoryview(data)
         if view.c_contiguous:
