@@ -136,6 +136,36 @@ def test_operators_without_a_parser_are_refused(compile_om, make, operator, opse
     assert caught.value.code == "E16002"
 
 
+def test_control_flow_is_refused(compile_om, make):
+    def branch(name):
+        return helper.make_graph(
+            [helper.make_node("Abs", ["x"], [name])], name, [], [helper.make_tensor_value_info(name, F, [2])]
+        )
+
+    nodes = [helper.make_node("If", ["c"], ["y"], then_branch=branch("a"), else_branch=branch("b"))]
+    with pytest.raises(AtcError) as caught:
+        compile_om(make(nodes, {"x": (F, [2]), "c": (TensorProto.BOOL, [])}, {"y": (F, [2])}))
+    assert caught.value.code == "E10055"
+
+
+def test_missing_external_data_leave_no_om(compile_om, linear_model, tmp_path):
+    model = linear_model[0]
+    onnx.save(model, str(tmp_path / "m.onnx"), save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").write_bytes(b"short")
+    with pytest.raises(AtcError) as caught:
+        compile_om(tmp_path / "m.onnx", output=str(tmp_path / "m"))
+    assert caught.value.code == "E16001"
+    assert not list(tmp_path.glob("*.om*"))
+
+
+def test_external_data_are_read(sim, compile_om, linear_model, tmp_path):
+    model, w, b = linear_model
+    onnx.save(model, str(tmp_path / "m.onnx"), save_as_external_data=True, location="m.data", size_threshold=0)
+    x = np.ones((4, 64), np.float32)
+    (y,) = sim.run(sim.load(compile_om(tmp_path / "m.onnx", precision_mode_v2="origin")), [x], [(4, 32)])
+    np.testing.assert_allclose(y, x @ w + b, rtol=1e-5, atol=1e-5)
+
+
 def test_garbage_is_no_model(compile_om, tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"\xff" * 100)
     with pytest.raises(AtcError) as caught:

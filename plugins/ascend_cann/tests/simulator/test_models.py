@@ -381,9 +381,23 @@ def test_a_model_loads_with_a_configuration(sim, linear, config):
     assert not np.isnan(ones(sim, identity.value)).any()
 
 
+@pytest.mark.parametrize(("optimize", "left_out"), [(0, 0), (1, X_BYTES + Y_BYTES)])
+def test_the_own_workspace_can_leave_out_what_is_bound(sim, linear, config, optimize, left_out):
+    work, weight = sim.query(linear[0])
+    option(sim, config, LOAD_TYPE, ct.c_size_t(1))
+    option(sim, config, PATH, ct.c_char_p(str(linear[0]).encode()))
+    assert option(sim, config, MEM_OPTIMIZE, ct.c_size_t(optimize)) == 0
+    identity = ct.c_uint32()
+    sim.ok("aclmdlLoadWithConfig", config, ct.byref(identity))
+    sizes = sorted(int(line.split()[-1]) for line in sim.listing().splitlines() if line.startswith("device memory"))
+    assert sizes == sorted([(work - left_out + 31) // 32 * 32, (weight + 31) // 32 * 32])
+    assert not np.isnan(ones(sim, identity.value)).any()
+
+
 @pytest.mark.parametrize(
     ("attribute", "value", "size"),
     [
+        (MEM_OPTIMIZE, ct.c_size_t(2), None),
         (PRIORITY, ct.c_int32(8), None),
         (PRIORITY, ct.c_int64(1), None),
         (LOAD_TYPE, ct.c_size_t(1), 4),

@@ -27,8 +27,12 @@ def library(headers: Path | None = None) -> Path:
 
     ``headers`` is an include directory with ``acl/acl.h``; by default those of an installed torch-npu wheel, so that a
     drift of the vendor's API does not compile, and our own declarations when there is none.
-    ``UnavailableError``: no C compiler here, or the sources do not compile against the headers.
+    ``UnavailableError``: no C compiler here, not Linux, or the sources do not compile against the headers.
     """
+    if not sys.platform.startswith("linux"):
+        raise UnavailableError(
+            f"the Ascend simulator runs on Linux, not on {sys.platform}", fix="use a Linux machine or container"
+        )
     chosen = headers if headers is not None else vendor_headers() or OWN_HEADERS
     command = compile_command(chosen)
     target = _cache() / _key(command, chosen) / NAME

@@ -65,23 +65,31 @@ def _compile(
     planned = _plan_memory(flags, given, inferred, lowering.narrow)
     store = weights.Store(directory, out, flags["external_weight"])
     _store_weights(graph, store, lowering, plan.narrow)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_om(
-        OmModel(
-            name=out.stem,
-            soc=flags["soc_version"],
-            operators=len(inferred.node),
-            work_size=planned.work,
-            zero_copy_size=planned.zero_copy,
-            io=io,
-            weights=Weights(store.partition.size, store.partition.pieces()),
-            program=model.SerializeToString(),
-            external=store.files(),
-            range_shape=given.range_shape,
-        ),
-        out,
+    om = OmModel(
+        name=out.stem,
+        soc=flags["soc_version"],
+        operators=len(inferred.node),
+        work_size=planned.work,
+        zero_copy_size=planned.zero_copy,
+        io=io,
+        weights=Weights(store.partition.size, store.partition.pieces()),
+        program=model.SerializeToString(),
+        external=store.files(),
+        range_shape=given.range_shape,
     )
+    _write(om, out)
     return Result(out, planned.work, store.partition.size)
+
+
+def _write(om: OmModel, out: Path) -> None:
+    """Whole, or not at all."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f"{out.name}.part")
+    try:
+        write_om(om, unfinished)
+        unfinished.rename(out)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _output(flags: Mapping[str, str], given: shapes.Shapes) -> Path:

@@ -27,6 +27,10 @@ def check(model: onnx.ModelProto) -> None:
             f"{model.graph.node[0].op_type}]]: the ONNX opset is {version}, at most {MAX_OPSET} is known.",
         )
     for node in model.graph.node:
+        if any(a.type == onnx.AttributeProto.GRAPH for a in node.attribute):
+            raise AtcError(
+                "E10055", "Not_Supported", f"Op [{node.name}, {node.op_type}]: control flow is not simulated."
+            )
         if node.domain not in ("", "ai.onnx") or node.op_type not in SUPPORTED:
             domain = node.domain or "ai.onnx"
             raise AtcError(

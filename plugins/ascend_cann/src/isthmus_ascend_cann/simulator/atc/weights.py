@@ -14,6 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from .failure import AtcError
 from .graph import element_size
 
 ALIGNMENT = 512
@@ -34,8 +35,13 @@ class Constant:
     size: int
 
     def data(self) -> bytes:
-        """The bytes as stored."""
-        array = numpy_helper.to_array(self.source, base_dir=str(self.directory))
+        """The bytes as stored. E16001 if the ONNX file's own external data are not there or too short."""
+        try:
+            array = numpy_helper.to_array(self.source, base_dir=str(self.directory))
+        except (OSError, ValueError, onnx.checker.ValidationError) as error:
+            raise AtcError(
+                "E16001", "Parse_Model", f"The data of [{self.source.name}] cannot be read: {error}"
+            ) from error
         return np.ascontiguousarray(_convert(array, self.dtype)).tobytes()
 
 

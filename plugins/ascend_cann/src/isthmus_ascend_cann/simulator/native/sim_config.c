@@ -95,7 +95,8 @@ SIM_API aclError aclmdlSetConfigOpt(aclmdlConfigHandle *handle, aclmdlConfigAttr
     case ACL_MDL_WORKSPACE_SIZET:
         return copy_value(attr, &request->work_size, sizeof request->work_size, attrValue, valueSize);
     case ACL_MDL_WORKSPACE_MEM_OPTIMIZE:
-        return copy_value(attr, &handle->memory_optimize, sizeof handle->memory_optimize, attrValue, valueSize);
+        TRY(copy_value(attr, &handle->memory_optimize, sizeof handle->memory_optimize, attrValue, valueSize));
+        return handle->memory_optimize <= 1 ? ACL_SUCCESS : bad_value(attr, "neither 0 nor 1");
     case ACL_MDL_WEIGHT_PATH_PTR:
         return copy_text(attr, handle->weight_dir, sizeof handle->weight_dir, attrValue, valueSize);
     case ACL_MDL_WITHOUT_GRAPH_INT32:
@@ -158,6 +159,7 @@ SIM_API aclError aclmdlLoadWithConfig(const aclmdlConfigHandle *handle, uint32_t
     request.path = from_file ? handle->path : NULL;
     request.weight_dir = handle->weight_dir[0] == '\0' ? NULL : handle->weight_dir;
     request.external = handle->external;
+    request.without_io = handle->memory_optimize == 1;
     if (!with_memory) {
         request.work = request.weights = NULL;
     }

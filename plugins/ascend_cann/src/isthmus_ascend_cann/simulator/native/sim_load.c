@@ -52,9 +52,15 @@ static aclError check_memory(const void *address, size_t size, const char *what)
     return sim_need_span(address, size, what, &alias);
 }
 
+/* Inputs and outputs are in the workspace until they are bound, and they are always bound. */
+static uint64_t least_work(const Om *om)
+{
+    return om->work_size > om->zero_copy_size ? om->work_size - om->zero_copy_size : 0;
+}
+
 static aclError check_caller_memory(const Om *om, const LoadRequest *request)
 {
-    uint64_t least = om->work_size > om->zero_copy_size ? om->work_size - om->zero_copy_size : 0;
+    uint64_t least = least_work(om);
     if (request->weights != NULL && request->weight_size < om->weight_size) {
         return sim_fail(ACL_ERROR_GE_PARAM_INVALID, "E13025", "Invalid_Memory_Size",
                         "the weights of the model take %llu bytes, the caller's buffer has %zu",
@@ -92,10 +98,11 @@ static aclError place_model(SimModel *model, const LoadRequest *request)
 {
     const Om *om = model->om;
     model->work = om->range_shape ? NULL : request->work;
-    model->work_size = model->work == NULL ? om->work_size : request->work_size;
+    uint64_t own_work = request->without_io ? least_work(om) : om->work_size;
+    model->work_size = model->work == NULL ? own_work : request->work_size;
     model->weights = request->weights;
     if (model->work == NULL && !om->range_shape) {
-        TRY(own_memory(model, &model->work, om->work_size, &model->owns_work));
+        TRY(own_memory(model, &model->work, own_work, &model->owns_work));
     }
     if (model->weights == NULL) {
         TRY(own_memory(model, &model->weights, om->weight_size, &model->owns_weights));

@@ -20,6 +20,7 @@ typedef struct {
     size_t work_size;
     void *weights;
     size_t weight_size;
+    bool without_io; /* the model's own workspace leaves out what callers bind */
     const char *weight_dir;
     const ExternalWeight *external;
 } LoadRequest;
