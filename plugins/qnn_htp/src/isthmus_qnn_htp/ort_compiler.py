@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import platform
+import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +37,7 @@ def build(entries: Sequence[Prepared], chip: Target, directory: Path, out: Path,
     """
     job = Job(tuple(_place(entry, directory) for entry in entries), _provider_options(chip, options))
     answer = _run(job, {entry.name: entry.model for entry in entries}, chip, directory, options)
+    graphs = {_graph_name(entry.name, directory): entry.name for entry in entries}
     file = binary_file(entries)
     (directory / answer.binary).rename(out / file)
     notes = tuple(
@@ -40,16 +45,16 @@ def build(entries: Sequence[Prepared], chip: Target, directory: Path, out: Path,
         for done in answer.compiled
     )
     peak = f"compiling {file} took at most {answer.peak_bytes >> 20} MiB of memory"
-    graphs = {_graph_name(entry.name, directory): entry.name for entry in entries}
     return Built(file, graphs, from_json(answer.metadata), answer.versions, (*notes, peak))
 
 
 def _place(entry: Prepared, directory: Path) -> EntryJob:
     """Write the model, and a link to its weights. The compiler derives the graph's name from the link's: builds repeat."""
-    file = f"{entry.name}.onnx"
-    (directory / file).write_bytes(entry.model.SerializeToString())
-    (directory / entry.name).symlink_to(entry.folder, target_is_directory=True)
-    return EntryJob(entry.name, file, entry.name)
+    model, weights = Path(f"{entry.name}.onnx"), Path("weights", entry.name)
+    (directory / model).write_bytes(entry.model.SerializeToString())
+    (directory / weights).parent.mkdir(exist_ok=True)
+    (directory / weights).symlink_to(entry.folder, target_is_directory=True)
+    return EntryJob(entry.name, str(model), str(weights))
 
 
 def _graph_name(entry: str, directory: Path) -> str:
@@ -85,8 +90,9 @@ def _run(
     """Compile in a child process that works in ``directory``; the binary is left there."""
     write_json(directory / REQUEST, job)
     log = directory / _LOG
-    command = [sys.executable, "-P", "-m", "isthmus_qnn_htp.compile_worker"]
-    code = run_compiler(command, directory, log, dict(os.environ, TMPDIR=str(directory)))  # it leaves files there
+    command = [*_fixed_addresses(), sys.executable, "-P", "-m", "isthmus_qnn_htp.compile_worker"]
+    environment = dict(os.environ, TMPDIR=str(directory), PYTHONHASHSEED="0")  # ONNX Runtime leaves files in TMPDIR
+    code = run_compiler(command, directory, log, environment)
     if options.log:
         append_file(Path(options.log), log)
     answer = read_answer(directory / ANSWER)
@@ -97,6 +103,18 @@ def _run(
     if answer is None:
         raise _crashed([e.name for e in job.entries], target, code, findings)
     raise _refused(answer, models[answer.failed], target, findings)
+
+
+@functools.cache
+def _fixed_addresses() -> tuple[str, ...]:
+    """Command prefix that turns address randomisation off, or nothing where that is not allowed.
+
+    The compiler's output for a transformer depends on where its heap lies; without this no two builds are equal.
+    """
+    command = ("setarch", platform.machine(), "--addr-no-randomize")
+    if shutil.which("setarch") is None:
+        return ()
+    return command if subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0 else ()
 
 
 def _crashed(entries: list[str], target: Target, code: int, findings: Findings) -> CompileError:

@@ -60,6 +60,7 @@ def precheck(model: onnx.ModelProto, entry: str, target: Target, precision: Prec
     known = values(model)
     _check_opset(model, entry)
     _check_inputs_used(model.graph, entry)
+    _check_outputs_computed(model.graph, entry)
     _check_empty(known, model.graph, entry)
     for node in model.graph.node:
         _check_types(node, known, entry)
@@ -84,14 +85,24 @@ def _check_opset(model: onnx.ModelProto, entry: str) -> None:
 def _check_inputs_used(graph: onnx.GraphProto, entry: str) -> None:
     used = {name for node in graph.node for name in node.input}
     weights = {t.name for t in graph.initializer}
-    subgraphs = any(a.HasField("g") for node in graph.node for a in node.attribute)
     idle = [v.name for v in graph.input if v.name not in used | weights]
-    if idle and not subgraphs:
+    if idle and not any(map(_has_body, graph.node)):
         raise CompileError(
             f"input {idle[0]!r} of entry {entry!r} is used by no node",
             why="the compiler would drop it, and the binary would not have the entry's inputs",
             fix="remove the input from the graph",
         )
+
+
+def _check_outputs_computed(graph: onnx.GraphProto, entry: str) -> None:
+    computed = {name for node in _depending_on_inputs(graph) for name in node.output}
+    for value in graph.output:
+        if value.name not in computed:
+            raise CompileError(
+                f"output {value.name!r} of entry {entry!r} is not computed from any input",
+                why="the optimiser makes it a constant, and the binary would not have it",
+                fix="remove the output from the graph",
+            )
 
 
 def _check_empty(known: dict[str, onnx.ValueInfoProto], graph: onnx.GraphProto, entry: str) -> None:
@@ -135,11 +146,16 @@ def _check_int64(graph: onnx.GraphProto, known: dict[str, onnx.ValueInfoProto], 
 
 
 def _depending_on_inputs(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Nodes whose result is not known before there are inputs. A body may use any tensor around it."""
     live = {v.name for v in graph.input} - {t.name for t in graph.initializer}
     for node in graph.node:
-        if node.op_type not in ("Shape", "Size") and live.intersection(node.input):
+        if node.op_type not in ("Shape", "Size") and (live.intersection(node.input) or _has_body(node)):
             live.update(node.output)
             yield node
+
+
+def _has_body(node: onnx.NodeProto) -> bool:
+    return any(attribute.HasField("g") for attribute in node.attribute)
 
 
 def _is_float(value: onnx.ValueInfoProto | None) -> bool:

@@ -188,14 +188,6 @@ def test_external_weights_without_a_length_are_completed(graphs, compiled):
     assert within(artifact, run(artifact, x=X)["y"], np.maximum(X @ weight(path), 0))
 
 
-def test_an_output_that_is_constant_is_refused(graphs, compiled):
-    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Relu", ["c"], ["z"])]
-    outputs = {"y": (T.FLOAT, [4]), "z": (T.FLOAT, [2])}
-    path = graphs.write(nodes, {"x": (T.FLOAT, [4])}, outputs, {"c": np.ones(2, np.float32)})
-    with pytest.raises(CompileError, match="outputs of entry 'main'"):
-        compiled(path)
-
-
 def test_nothing_is_left_behind_outside_the_artifact(graphs, tmp_path, monkeypatch):
     here, temporary = tmp_path / "here", tmp_path / "tmp"
     here.mkdir()

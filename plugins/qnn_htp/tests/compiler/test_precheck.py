@@ -69,6 +69,21 @@ def test_an_input_without_a_use_is_refused(graphs):
         check(path)
 
 
+def test_an_output_that_no_input_reaches_is_refused(graphs):
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Relu", ["c"], ["z"])]
+    outputs = {"y": (T.FLOAT, [4]), "z": (T.FLOAT, [2])}
+    path = graphs.write(nodes, {"x": (T.FLOAT, [4])}, outputs, {"c": np.ones(2, np.float32)})
+    with pytest.raises(CompileError, match="output 'z' of entry 'main' is not computed from any input"):
+        check(path)
+
+
+def test_an_output_that_is_an_input_is_refused(graphs):
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    path = graphs.write(nodes, {"x": (T.FLOAT, [4])}, {"y": (T.FLOAT, [4]), "x": (T.FLOAT, [4])})
+    with pytest.raises(CompileError, match="output 'x' of entry 'main'"):
+        check(path)
+
+
 def test_int64_that_only_depends_on_shapes_is_left_alone(graphs):
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
