@@ -183,7 +183,7 @@ def test_frames_arrive_as_they_were_sent(payloads, kind):
     with ours, theirs:
         sender, receiver = wire.Channel(ours), wire.Channel(theirs)
         for payload in payloads:
-            sender.send(kind, payload)
+            sender.send(wire.frame(kind, payload))
         assert [receiver.receive() for _ in payloads] == [(kind, payload) for payload in payloads]
         ours.close()
         with pytest.raises(EOFError):
@@ -195,7 +195,7 @@ def test_a_frame_larger_than_the_sockets_buffer_arrives_whole():
     with ours, theirs:
         payload = bytes(range(256)) * 20000
 
-        thread = threading.Thread(target=wire.Channel(ours).send, args=(wire.Kind.CALL, payload))
+        thread = threading.Thread(target=wire.Channel(ours).send, args=(wire.frame(wire.Kind.CALL, payload),))
         thread.start()
         assert wire.Channel(theirs).receive() == (wire.Kind.CALL, payload)
         thread.join()
@@ -206,7 +206,7 @@ _REGIONS = st.dictionaries(st.integers(0, 2**32 - 1), st.tuples(st.integers(0, 2
 
 @given(st.integers(0, 2**32 - 1), _REGIONS, _REGIONS)
 def test_a_rebind_arrives_as_it_was_sent(binding, inputs, outputs):
-    payload = wire.pack_rebind(binding, [inputs, outputs])
+    payload = wire.rebind_frame(binding, [inputs, outputs])[wire.HEADER.size :]
     memories = {memory: memory for side in (inputs, outputs) for memory, _ in side.values()}
     assert wire.unpack_binding(payload) == binding
     got = wire.unpack_rebind(payload, memories)

@@ -176,6 +176,7 @@ def test_a_profile_has_the_time_of_the_whole_and_in_detail_of_each_node(isolatio
     if level == "detailed":
         for node in ("mm", "th", "cat", "qk", "sm", "pv"):
             assert any(name.startswith(f"{node}:") for name in nodes), nodes
+        assert not any("cycles" in name for name in nodes), "the unit is a field of its own"
     else:
         assert not nodes
     assert len(again) == len(events), "each profile starts afresh"

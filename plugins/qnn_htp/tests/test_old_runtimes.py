@@ -3,6 +3,7 @@
 2.3.0 (QAIRT 2.47, core API 2.36) is the oldest supported; 2.5.0 (2.49) is the release whose device config differs.
 """
 
+import os
 import subprocess
 import sys
 
@@ -80,3 +81,13 @@ def test_an_old_runtime_profiles_and_states_its_memory(old, old_device, case, ar
             assert any(event.node for event in binding.profile())
     for buffer in (*inputs.values(), *outputs.values()):
         buffer.close()
+
+
+def test_the_conformance_suite_passes_with_an_old_wheel(old, tmp_path):
+    """It compiles and runs with that wheel, which goes in front of the one installed."""
+    wheel = str(old[0].parent)
+    environment = {**os.environ, "PYTHONPATH": wheel, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "isthmus.cli.main", "conformance", "--backend", "qnn_htp"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from isthmus.errors import DeviceLostError, UnavailableError
 
 from ._lib import LOGGER
-from .wire import Channel, Kind, error_from_json, to_json
+from .wire import Channel, Kind, call_frame, error_from_json
 from .worker import LOG_MARK
 
 _LAST_LINES = 20
@@ -64,31 +64,21 @@ class Child:
 
     def call(self, command: str, **fields: Any) -> Any:
         """Run a command of the worker; ``DeviceLostError`` if the process ends or hangs over it."""
-        return json.loads(self._exchange(command, to_json({"call": command, **fields}))[0])
+        return json.loads(self._ask(command, call_frame(command, fields))[0])
+
+    def call_for_fd(self, command: str, **fields: Any) -> tuple[Any, int]:
+        """Likewise, with the file descriptor it answers with."""
+        answer, fd = self._ask(command, call_frame(command, fields), with_fd=True)
+        return json.loads(answer), fd
 
     def release(self, command: str, **fields: Any) -> None:
         """Run a command that gives something back. A process that has ended has given everything back."""
         if self in _ALIVE:
             self.call(command, **fields)
 
-    def call_for_fd(self, command: str, **fields: Any) -> tuple[Any, int]:
-        """Likewise, with the file descriptor it answers with."""
-        answer, fd = self._exchange(command, to_json({"call": command, **fields}), with_fd=True)
-        return json.loads(answer), fd
-
     def send(self, doing: str, frame: bytes) -> None:
         """Send a frame made before and wait for its plain answer. The hot path."""
-        self._doing, self._cpu_time = doing, _UNKNOWN
-        try:
-            self._channel.send_frame(frame)
-            kind, payload = self._channel.receive()
-        except (EOFError, OSError) as error:
-            self._lost(error)
-        except BaseException:
-            self.kill()  # an answer is still to come, and the next call must not take it for its own
-            raise
-        if kind == Kind.FAILED:
-            raise error_from_json(payload)
+        self._ask(doing, frame)
 
     def forget_words(self) -> None:
         """Drop the lines it has left so far: what a good start prints explains no later failure."""
@@ -128,10 +118,10 @@ class Child:
             ours.pop_all()
             return end, read
 
-    def _exchange(self, doing: str, payload: bytes, with_fd: bool = False) -> tuple[bytes, int]:
+    def _ask(self, doing: str, frame: bytes, with_fd: bool = False) -> tuple[bytes, int]:
         self._doing, self._cpu_time, fd = doing, _UNKNOWN, -1
         try:
-            self._channel.send(Kind.CALL, payload)
+            self._channel.send(frame)
             if with_fd:
                 kind, answer, fd = self._channel.receive_with_fd()
             else:
@@ -139,7 +129,7 @@ class Child:
         except (EOFError, OSError) as error:
             self._lost(error)
         except BaseException:
-            self.kill()
+            self.kill()  # an answer is still to come, and the next call must not take it for its own
             raise
         if kind == Kind.FAILED:
             raise error_from_json(answer)
@@ -153,15 +143,16 @@ class Child:
         self.kill()
         status = self._process.returncode
         how = f"gave no answer and computed nothing for {self._watchdog:g} s" if hung else _ended(status)
-        lines = "".join(f"\n    {line}" for line in self._lines)
-        outside = (
-            "it was killed from outside, or by the kernel for lack of memory" if status == -signal.SIGKILL else None
-        )
         raise DeviceLostError(
             f"the process that runs QNN {how} during {self._doing}",
-            why=f"its last words:{lines}" if lines else None if hung else outside,
+            why=self._last_words(killed_from_outside=status == -signal.SIGKILL and not hung),
             fix="open the device again with open_device; other devices go on",
         ) from error
+
+    def _last_words(self, killed_from_outside: bool) -> str | None:
+        if self._lines:
+            return "its last words:" + "".join(f"\n    {line}" for line in self._lines)
+        return "it was killed from outside, or by the kernel for lack of memory" if killed_from_outside else None
 
     def _wait(self) -> None:
         try:
@@ -182,11 +173,13 @@ class Child:
                 self._log(line.strip())
 
     def _log(self, line: str) -> None:
-        level, _, text = line.removeprefix(LOG_MARK).partition(" ")
-        marked = line.startswith(LOG_MARK) and level.isdigit()
-        if text or not marked:
-            self._lines.append(text if marked else line)
-            LOGGER.log(int(level) if marked else logging.INFO, "%s", text if marked else line)
+        level, text = logging.INFO, line  # what a library prints by itself
+        if line.startswith(LOG_MARK):
+            number, _, text = line[1:].partition(" ")
+            level = int(number)
+        if text:
+            self._lines.append(text)
+            LOGGER.log(level, "%s", text)
 
 
 def _spawn(end: int, log: int) -> subprocess.Popen[bytes]:
@@ -218,7 +211,8 @@ def _cpu_seconds(pid: int) -> float:
 def _ended(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
-    return f"was killed by {signal.Signals(-status).name} (signal {-status})"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-status, 'a signal')} (signal {-status})"
 
 
 _ALIVE: weakref.WeakSet[Child] = weakref.WeakSet()

@@ -62,10 +62,11 @@ class QnnDriver(HostDriver):
             self._profiler = Profiler(session)
             closing.callback(self._profiler.close)
             self._closing = closing.pop_all()
-        self.capabilities = frozenset({Capability.HOST_VISIBLE, Capability.PROFILE}) | (
-            # Seen on the emulator: an output may lie inside an input, whatever its size. A chip may differ.
-            {Capability.ALIASED_IO, Capability.HUGE_PAGES} if chip.emulated else frozenset()
-        )
+        self.capabilities = frozenset({Capability.HOST_VISIBLE, Capability.PROFILE})
+        if not self._memory.registered:
+            self.capabilities |= {Capability.HUGE_PAGES}
+        if chip.emulated:  # seen there: an output may lie inside an input, whatever its size
+            self.capabilities |= {Capability.ALIASED_IO}
         self.io_alignment = 4 if chip.emulated else 64
 
     @classmethod
@@ -102,7 +103,9 @@ class QnnDriver(HostDriver):
         self, directory: Path, record: ProgramRecord, entries: Mapping[str, EntrySpec]
     ) -> MemoryRequirements:
         """``memory_requirements`` of the binaries in ``directory``."""
-        return requirements(self._read(directory, record), record, entries)
+        binaries = self._read(directory, record)
+        match(record, binaries, entries)
+        return requirements(binaries, record, entries)
 
     def load_program(
         self, directory: Path, record: ProgramRecord, entries: Mapping[str, EntrySpec], target: str

@@ -20,7 +20,7 @@ from .driver import HostDriver
 from .layout import read_program
 from .libraries import find
 from .memory import map_shared
-from .wire import CONVERTER, HEADER, Kind, execute_frame, pack_rebind
+from .wire import CONVERTER, execute_frame, rebind_frame
 
 
 @attrs.define(eq=False)
@@ -102,8 +102,7 @@ class IsolatedDriver(HostDriver):
 
     def rebind(self, binding: _Binding, inputs: Mapping[int, Region], outputs: Mapping[int, Region]) -> None:
         sides = [{p: (r.handle.id, r.offset) for p, r in side.items()} for side in (inputs, outputs)]
-        payload = pack_rebind(binding.id, sides)
-        self._child.send("rebind", HEADER.pack(Kind.REBIND, len(payload)) + payload)
+        self._child.send("rebind", rebind_frame(binding.id, sides))
 
     def unbind(self, binding: _Binding) -> None:
         self._child.release("unbind", binding=binding.id)

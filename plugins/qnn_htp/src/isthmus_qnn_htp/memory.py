@@ -17,7 +17,7 @@ class Memory:
     """Mapped memory: ``bytes`` is a writable view of the ``size`` usable bytes, ``address`` their first.
 
     ``fd`` and ``offset`` are what another process needs to map the same bytes; ``length`` is what ``fd`` spans. A view
-    somebody still holds keeps the mapping alive, so that it never dangles.
+    somebody still holds keeps host pages mapped, so that it never dangles.
     """
 
     def __init__(self, mapping: _lib.Addressed, fd: int, offset: int, size: int, granted: Granted) -> None:
@@ -89,6 +89,7 @@ class _DspBuffer(Memory):
         """The descriptor is the driver's and lives as long as the memory."""
 
     def release(self) -> None:
+        """Free it in the driver, so that a view somebody still holds does dangle."""
         super().release()
         self._rpc.free(self._base)
 

@@ -59,5 +59,6 @@ class Profiler:
 
 def _event(data: Any) -> ProfileEvent:
     given = (data.identifier or b"").decode(errors="replace").strip()
+    unit, node = _UNITS.get(data.unit, f"unit {data.unit}"), data.type == _NODE
     name = given or _NAMES.get(data.type, f"event {data.type}")
-    return ProfileEvent(name, data.value, _UNITS.get(data.unit, f"unit {data.unit}"), node=data.type == _NODE)
+    return ProfileEvent(name.removesuffix(f" ({unit})") if node else name, data.value, unit, node)

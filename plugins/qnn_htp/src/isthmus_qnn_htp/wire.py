@@ -43,16 +43,11 @@ class Channel:
         self._socket = end
         self._idle = idle
 
-    def send(self, kind: Kind, payload: bytes = b"", fd: int = -1) -> None:
+    def send(self, frame: bytes, fd: int = -1) -> None:
         """Send a frame, and a file descriptor if there is one."""
-        frame = HEADER.pack(kind, len(payload)) + payload
         if fd >= 0:
             socket.send_fds(self._socket, [frame[:1]], [fd])
             frame = frame[1:]
-        self._socket.sendall(frame)
-
-    def send_frame(self, frame: bytes) -> None:
-        """Send a frame made before."""
         self._socket.sendall(frame)
 
     def receive(self) -> tuple[int, bytes]:
@@ -103,19 +98,29 @@ class Channel:
             self._idle()
 
 
+def frame(kind: Kind, payload: bytes = b"") -> bytes:
+    """Any frame."""
+    return HEADER.pack(kind, len(payload)) + payload
+
+
+def call_frame(command: str, fields: Mapping[str, Any]) -> bytes:
+    """Run a command of the worker."""
+    return frame(Kind.CALL, to_json({"call": command, **fields}))
+
+
 def execute_frame(binding: int) -> bytes:
     """Ask for an execute."""
-    return HEADER.pack(Kind.EXECUTE, _BINDING.size) + _BINDING.pack(binding)
+    return frame(Kind.EXECUTE, _BINDING.pack(binding))
 
 
-def pack_rebind(binding: int, sides: Iterable[Mapping[int, tuple[int, int]]]) -> bytes:
-    """Regions as (memory, offset) by position, for inputs and outputs."""
+def rebind_frame(binding: int, sides: Iterable[Mapping[int, tuple[int, int]]]) -> bytes:
+    """Ask for other regions: (memory, offset) by position, for inputs and outputs."""
     rows = (
         _REBOUND.pack(side, position, memory, offset)
         for side, regions in enumerate(sides)
         for position, (memory, offset) in regions.items()
     )
-    return _BINDING.pack(binding) + b"".join(rows)
+    return frame(Kind.REBIND, _BINDING.pack(binding) + b"".join(rows))
 
 
 def unpack_binding(payload: bytes) -> int:

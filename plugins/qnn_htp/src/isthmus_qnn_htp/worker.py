@@ -30,9 +30,10 @@ from .layout import ProgramRecord
 from .libraries import find
 from .memory import Memory
 from .program import Binding, Program
-from .wire import CONVERTER, Channel, Kind, error_to_json, to_json, unpack_binding, unpack_rebind
+from .wire import CONVERTER, Channel, Kind, error_to_json, frame, to_json, unpack_binding, unpack_rebind
 
 LOG_MARK = "\x02"
+_DONE = frame(Kind.DONE)
 
 
 class Worker:
@@ -56,14 +57,14 @@ class Worker:
             try:
                 if kind == Kind.EXECUTE:
                     self._bindings[unpack_binding(payload)].execute()
-                    self._channel.send(Kind.DONE)
+                    self._channel.send(_DONE)
                 elif kind == Kind.REBIND:
                     self._bindings[unpack_binding(payload)].rebind(*unpack_rebind(payload, self._memories))
-                    self._channel.send(Kind.DONE)
+                    self._channel.send(_DONE)
                 else:
                     self._call(json.loads(payload))
             except IsthmusError as error:
-                self._channel.send(Kind.FAILED, error_to_json(error))
+                self._channel.send(frame(Kind.FAILED, error_to_json(error)))
 
     def close(self) -> None:
         """Close the device if it is open: the parent may have gone without a word."""
@@ -76,7 +77,7 @@ class Worker:
             self._allocate(**fields)
         else:
             answer = getattr(self, f"_do_{command}")(**fields)
-            self._channel.send(Kind.DONE, to_json(answer))
+            self._channel.send(frame(Kind.DONE, to_json(answer)))
 
     @property
     def _open(self) -> QnnDriver:
@@ -99,7 +100,7 @@ class Worker:
         number = next(self._numbers)
         self._memories[number] = memory
         answer = {"id": number, "length": memory.length, "offset": memory.offset, "granted": memory.granted}
-        self._channel.send(Kind.DONE, to_json(answer), memory.fd)
+        self._channel.send(frame(Kind.DONE, to_json(answer)), memory.fd)
         memory.close_fd()
 
     def _do_free(self, memory: int) -> None:
