@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -13,7 +14,6 @@ from .plan_model import WEIGHT_BITS, Compiler, Shape, of_checkpoint
 from .plan_shapes import Shapes
 
 _SMALLEST_CHUNK = 16
-_SMALLEST_CONTEXT = 128
 
 
 @attrs.frozen
@@ -152,9 +152,10 @@ def _shorter_context(case: Case, shapes: Shapes) -> Iterator[Step]:
         shape = _with_context(case.shape, needed)
         yield Step(f"context {needed}", f"--context {needed}", attrs.evolve(case, shape=shape))
         return
-    while (context := context // 2) >= max(needed, _SMALLEST_CONTEXT):
-        shape = _with_context(case.shape, context)
-        yield Step(f"context {context}", f"--context {context}", attrs.evolve(case, shape=shape))
+    halves = itertools.takewhile(lambda c: c > needed, (context >> n for n in itertools.count(1)))
+    for slots in (*halves, *([needed] if needed < context else [])):
+        shape = _with_context(case.shape, slots)
+        yield Step(f"context {slots}", f"--context {slots}", attrs.evolve(case, shape=shape))
 
 
 def _half_floats(case: Case, _: Shapes) -> Iterator[Step]:
@@ -203,8 +204,8 @@ def _longest(case: Case, shapes: Shapes) -> int:
 
 
 def _room_for(shapes: Shapes, use: Use) -> int:
-    """The smallest context, in steps of 256, for the pictures and twice as much text as a plan asks for at least."""
-    return -(-(image_tokens(shapes.image, use) + 128) // 256) * 256
+    """The smallest context, in steps of 64, for the pictures and twice as much text as a plan asks for at least."""
+    return -(-(image_tokens(shapes.image, use) + 128) // 64) * 64
 
 
 def _with_context(shape: Shape, context: int) -> Shape:

@@ -82,7 +82,8 @@ def _need(source: str, graphs: Mapping[str, GraphFigures], compiler: Compiler) -
     memory = _predict(graphs, compiler)
     alone = {name: _predict({name: g}, compiler) for name, g in graphs.items()}
     contexts = {name: m.weights for name, m in alone.items()}
-    if memory.weights < sum(contexts.values()):  # language-model entries share theirs
+    apart = sum(contexts.values())
+    if memory.weights < apart:  # language-model entries share theirs
         vision = contexts.get("vision", 0)
         contexts = {"language model": memory.weights - vision} | ({"vision": vision} if vision else {})
     return Need(
@@ -91,7 +92,7 @@ def _need(source: str, graphs: Mapping[str, GraphFigures], compiler: Compiler) -
         {name: g.spec for name, g in graphs.items()},
         graphs={name: m.weights + m.workspace[name] for name, m in alone.items()},
         contexts=contexts,
-        distinct=_distinct(graphs, memory.weights, sum(contexts.values())),
+        distinct=_distinct(graphs, memory.weights, apart),
     )
 
 

@@ -17,6 +17,7 @@ SAMPLES = 200
 WARM_UP = 0.25
 """Share of the samples that is left out: caches and pools fill there."""
 _SIGMAS = 4.0
+_FEWEST = 6
 _FLOOR = 256 << 10
 _FLOOR_SHARE = 1e-3
 
@@ -75,7 +76,7 @@ def trend(name: str, at: Sequence[int], values: Sequence[int]) -> Trend:
     """Slope and verdict of one series; ``at`` counts requests.
 
     A leak has a slope of more than four standard errors, and its last third lies above the third before by more than
-    256 KiB and a thousandth of the level: noise fails the first test, a pool that fills once the second.
+    256 KiB and a thousandth of the level, over six samples at least: noise fails the first test, a pool that fills once the second.
     """
     first = int(len(values) * WARM_UP)
     x, y = np.array(at[first:], float), np.array(values[first:], float)
@@ -83,7 +84,7 @@ def trend(name: str, at: Sequence[int], values: Sequence[int]) -> Trend:
     third = max(1, len(y) // 3)
     growth = float(y[-third:].max() - y[-2 * third : -third].max()) if len(y) >= 2 * third + 1 else 0.0
     floor = max(_FLOOR, _FLOOR_SHARE * float(y.mean()))
-    leaking = slope > _SIGMAS * error and slope > 0 and growth > floor
+    leaking = len(y) >= _FEWEST and slope > _SIGMAS * error and growth > floor
     return Trend(name, float(y[0]), float(y[-1]), slope, error, growth, leaking)
 
 
