@@ -1,0 +1,1 @@
+"""Where two backends disagree, by how much, and at which node it starts."""
