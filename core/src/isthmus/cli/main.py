@@ -11,7 +11,7 @@ import sys
 import typer
 
 from ..errors import IsthmusError
-from . import answer, build, checks, machine, memory, plan, program
+from . import answer, build, checks, compare, machine, memory, plan, program
 from .output import fail
 
 app = typer.Typer(
@@ -33,6 +33,7 @@ for _command in (
     program.run,
     answer.generate,
     answer.evaluate,
+    compare.compare,
     checks.conformance,
     checks.bench,
 ):
