@@ -45,7 +45,7 @@ class Target:
 
     @property
     def bf16(self) -> bool:
-        """bfloat16 graphs. Source: 2.51 took ``htp_bf16_enable`` for SoC 88 alone of the 21 ids tried from v73 up."""
+        """bfloat16 graphs. Source: 2.51 took ``htp_bf16_enable`` for SoC 88 alone of the 23 ids tried from v73 up."""
         return self.soc == 88
 
     @property
