@@ -329,7 +329,7 @@ def test_the_slope_is_bytes_per_request() -> None:
 
 def test_a_request_that_keeps_a_buffer_is_found_leaking(device: Device) -> None:
     kept = []
-    leaky = soak(device, lambda: kept.append(device.allocate(PAGE * 16)), 60, lambda *_: None)
+    leaky = soak(device, lambda: kept.append(device.allocate(PAGE * 64)), 24, lambda *_: None)
     assert {t.name: t.leaking for t in leaky.trends}["device, in the books"]
     assert leaky.leaking
     for buffer in kept:
@@ -343,7 +343,7 @@ def test_a_request_that_keeps_host_memory_is_found_leaking(device: Device) -> No
         kept.append(mmap.mmap(-1, 1 << 20))
         kept[-1].write(b"x" * (1 << 20))
 
-    found = {t.name: t for t in soak(device, leak, 60, lambda *_: None).trends}
+    found = {t.name: t for t in soak(device, leak, 24, lambda *_: None).trends}
     assert found["host"].leaking
     assert found["host"].per_request == pytest.approx(1 << 20, rel=0.2)
     assert not found["device, in the books"].leaking
@@ -351,7 +351,7 @@ def test_a_request_that_keeps_host_memory_is_found_leaking(device: Device) -> No
 
 def test_a_request_that_gives_everything_back_is_not(device: Device) -> None:
     done = []
-    found = soak(device, lambda: device.allocate(PAGE).close(), 60, lambda n, _: done.append(n))
+    found = soak(device, lambda: device.allocate(PAGE).close(), 24, lambda n, _: done.append(n))
     assert not found.leaking
-    assert done[-1] == 60
+    assert done[-1] == 24
     assert attrs.evolve(found, left=1).leaking

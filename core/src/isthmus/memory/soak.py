@@ -58,7 +58,12 @@ class SoakResult:
 
 
 def soak(device: Device, request: Callable[[], object], count: int, progress: Callable[[int, int], None]) -> SoakResult:
-    """Call ``request`` ``count`` times and watch the device's books and memory and the host's."""
+    """Call ``request`` ``count`` times and watch the device's books and memory and the host's.
+
+    The host's is that of this process and of the children it has at the start, such as one a driver runs in.
+    """
+    me = psutil.Process()
+    processes = [me, *me.children(recursive=True)]  # looked up once: it walks all processes of the machine
     step = max(1, count // SAMPLES)
     at: list[int] = []
     seen: dict[str, list[int]] = {}
@@ -66,7 +71,7 @@ def soak(device: Device, request: Callable[[], object], count: int, progress: Ca
         request()
         if done % step == 0 or done == count:
             at.append(done)
-            for name, value in _sample(device).items():
+            for name, value in _sample(device, processes).items():
                 seen.setdefault(name, []).append(value)
             progress(done, count)
     return SoakResult(count, tuple(trend(name, at, values) for name, values in seen.items()), 0)
@@ -98,11 +103,10 @@ def _slope(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> tuple[float, flo
     return slope, math.sqrt(float(rest @ rest) / (len(x) - 2) / spread)
 
 
-def _sample(device: Device) -> dict[str, int]:
-    """The ledger, the memory of this process and its children, and of a device that has memory of its own."""
+def _sample(device: Device, processes: Sequence[psutil.Process]) -> dict[str, int]:
+    """The ledger, the memory of the processes, and that of a device that has memory of its own."""
     gc.collect()
-    process = psutil.Process()
-    host = sum(p.memory_info().rss for p in [process, *process.children(recursive=True)])
+    host = sum(p.memory_info().rss for p in processes)
     found = {"device, in the books": device.memory.live, "host": host}
     info = device.memory_info()
     if info.total is not None and info.free is not None and info.total != psutil.virtual_memory().total:
