@@ -238,6 +238,44 @@ def test_arena_limit_refuses_a_program_that_needs_more(models):
         pass
 
 
+def test_a_program_that_does_not_fit_is_refused_before_it_is_read(models, cpu, monkeypatch):
+    artifact = models.compile(models.mlp(width=512))
+    little = attrs.evolve(cpu.memory_info(), free=1 << 20)
+    monkeypatch.setattr("isthmus_cpu_ref.driver.host_memory", lambda: little)
+    with pytest.raises(OutOfMemoryError, match=r"needs \d+ bytes .*; 1048576 bytes are free") as caught:
+        cpu.load(artifact)
+    assert "prepack=off" in caught.value.fix
+    with open_device("cpu", options={"prepack": "off"}) as device, device.load(artifact):
+        pass  # mapped: nothing is allocated for weights
+
+
+LIMITED = """
+import json, resource, sys
+from pathlib import Path
+from isthmus import Artifact, open_device
+from isthmus.errors import OutOfMemoryError
+warm_up, artifact = (Artifact.open(path) for path in sys.argv[1:])
+with open_device("cpu", options={"threads": 1}) as device:
+    device.load(warm_up).close()
+    virtual = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (virtual + (48 << 20), -1))
+    try:
+        device.load(artifact).close()
+        print(json.dumps(None))
+    except OutOfMemoryError as error:
+        print(json.dumps([error.what, error.status.symbol, error.exit_code]))
+"""
+
+
+def test_a_refusal_of_memory_while_loading_is_told_with_figures(models, in_child):
+    """The file of 32 MB can be mapped under the limit, its packed copy cannot be had."""
+    large = models.compile(models.mlp(width=2048, layers=2))
+    what, symbol, code = in_child(LIMITED, models.compile(models.mlp()).path, large.path)
+    assert "bytes; " in what
+    assert symbol
+    assert code == 1
+
+
 @pytest.mark.parametrize("options", [{"threads": 0}, {"threads": "many"}, {"arena_limit": -1}, {"prepack": "maybe"}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(InputError):

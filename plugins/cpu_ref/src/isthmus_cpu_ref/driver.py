@@ -18,7 +18,7 @@ from isthmus.types import Capability, EntrySpec, MemoryRequirements, ProfileEven
 
 from .figures import Figures
 from .graph import entry_file
-from .memory import HostDriver, view
+from .memory import HostDriver, host_memory, view
 from .options import DeviceOptions
 from .profile import trace_events
 from .session import (
@@ -85,6 +85,7 @@ class CpuDriver(HostDriver):
         self._check_arena(artifact.manifest.memory)
         lent = memory.weights if memory else None
         figures, prepack = Figures.read(artifact), self._options.prepack
+        _check_free(figures.allocated(artifact.manifest.memory, prepack, lent=lent is not None), artifact)
         packed = {name: figures.is_packed(name, prepack, lent=lent is not None) for name in artifact.entries}
         weights = map_weights(artifact.path) if lent is None else fill_weights(artifact.path, view(lent))
         tensors = {name: _tensors(spec) for name, spec in artifact.entries.items()}
@@ -164,6 +165,16 @@ def _bind_all(io: ort.IOBinding, tensors: Tensors, inputs: Mapping[int, Region],
     for bind, arguments, regions in ((io.bind_input, tensors[0], inputs), (io.bind_output, tensors[1], outputs)):
         for position, region in regions.items():
             bind(*arguments[position], region.handle.address + region.offset)
+
+
+def _check_free(needed: int, artifact: Artifact) -> None:
+    """The kernel would promise the memory, and kill the process when it is used."""
+    free = host_memory().free
+    if free is not None and needed > free:
+        raise OutOfMemoryError(
+            f"{artifact.path} needs {needed} bytes for packed weights and scratch; {free} bytes are free",
+            fix="open the device with prepack=off, close other programs, or choose a smaller model or precision",
+        )
 
 
 def _check_version(artifact: Artifact) -> None:

@@ -77,15 +77,19 @@ class Figures:
 
     def requirements(self, base: MemoryRequirements, prepack: Prepack) -> MemoryRequirements:
         """``base`` with ``own_load``, ``caller_load`` and ``load_extra`` for a prepack choice."""
-        runtime = sum(base.workspace.values()) + sum(f.session for f in self.entries.values())
         all_packed = all(self.is_packed(name, prepack, lent=False) for name in self.entries)
         mapped = self.unpacked if all_packed else base.weights
         return attrs.evolve(
             base,
-            own_load=self._packed_bytes(prepack, lent=False) + mapped + runtime,
-            caller_load=self._packed_bytes(prepack, lent=True) + runtime,
+            own_load=self.allocated(base, prepack, lent=False) + mapped,
+            caller_load=self.allocated(base, prepack, lent=True),
             load_extra=base.weights - mapped,
         )
+
+    def allocated(self, base: MemoryRequirements, prepack: Prepack, *, lent: bool) -> int:
+        """Bytes that a program allocates: packed weights, scratch and runtime objects. Mapped files are not."""
+        runtime = sum(base.workspace.values()) + sum(f.session for f in self.entries.values())
+        return self._packed_bytes(prepack, lent=lent) + runtime
 
     def explain(self, weights: int) -> tuple[str, ...]:
         """What each way of loading costs."""
