@@ -6,9 +6,10 @@ import hashlib
 import importlib.util
 import os
 import shutil
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import platformdirs
@@ -22,6 +23,8 @@ from ..graphset import FILE as GRAPHSET_FILE
 from ..graphset import GraphSet
 from ..registry import GROUP, registry
 from .output import Work, note
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -60,14 +63,12 @@ def resolve_artifact(model: Path | None, build: Build, work: Work) -> Artifact:
     target = build.target or next(iter(plugin.targets()), "")
     key = _digest(graphs.digest(), build.backend, target, sorted(build.options.items()), _toolchain(build.backend))
     path = cache_directory() / "artifacts" / f"{build.backend}-{key}"
-    if path.exists():
-        try:
-            return Artifact.open(path)
-        except (InputError, IncompatibleError) as error:
-            note(f"the cached artifact is damaged and is built again: {error.what}")
-            shutil.rmtree(path)
-    work.step(f"compiling for {build.backend} {target}")
-    return api.compile(build.backend, graphs, path, target=target or None, options=build.options)
+
+    def make() -> Artifact:
+        work.step(f"compiling for {build.backend} {target}")
+        return api.compile(build.backend, graphs, path, target=target or None, options=build.options)
+
+    return _cached(path, Artifact.open, make)
 
 
 def resolve_graphs(model: Path | None, build: Build, work: Work) -> GraphSet:
@@ -82,24 +83,38 @@ def resolve_graphs(model: Path | None, build: Build, work: Work) -> GraphSet:
     shape = (build.contexts, build.prefill, build.dtype)
     key = _digest(_content(model), attrs.asdict(dialect), shape, version("isthmus"))
     path = cache_directory() / "graphs" / key
+
+    def make() -> GraphSet:
+        from ..models.export import export  # an extra, and a second to import: only exporting needs it
+
+        work.step(f"building graphs of {model.name}")
+        return export(
+            model,
+            path,
+            dialect=dialect,
+            dtype=build.dtype,
+            contexts=build.contexts,
+            prefill=build.prefill,
+            progress=lambda _, done, total: work.report(done, total),
+        )
+
+    return _cached(path, GraphSet.open, make)
+
+
+def _cached(path: Path, reopen: Callable[[Path], T], make: Callable[[], T]) -> T:
+    """What was made at ``path`` before, or what ``make`` puts there now."""
     if path.exists():
         try:
-            return GraphSet.open(path)
+            return reopen(path)
         except (InputError, IncompatibleError) as error:
-            note(f"the cached graph set is damaged and is built again: {error.what}")
+            note(f"what was cached is damaged and is built again: {error.what}")
             shutil.rmtree(path)
-    from ..models.export import export  # an extra, and a second to import: only exporting needs it
-
-    work.step(f"building graphs of {model.name}")
-    return export(
-        model,
-        path,
-        dialect=dialect,
-        dtype=build.dtype,
-        contexts=build.contexts,
-        prefill=build.prefill,
-        progress=lambda _, done, total: work.report(done, total),
-    )
+    try:
+        return make()
+    except InputError:
+        if path.exists():  # another process made it meanwhile
+            return reopen(path)
+        raise
 
 
 def _check_backend(artifact: Artifact, build: Build) -> Artifact:
