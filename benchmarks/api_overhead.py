@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import onnx
@@ -48,8 +49,10 @@ def measure(variants: dict[str, Callable[[], None]], rounds: int, calls: int) ->
 def run(directory: Path, rounds: int, calls: int) -> dict[str, object]:
     write_graph(directory / "graph.onnx")
     artifact = compile("cpu", directory / "graph.onnx", directory / "artifact")
-    with open_device("cpu", options={"threads": 1}) as device, device.load(artifact) as program:
-        buffers = {name: device.allocate(256) for name in ("a", "b", "sum", "gap")}
+    with ExitStack() as stack:
+        device = stack.enter_context(open_device("cpu", options={"threads": 1}))
+        program = stack.enter_context(device.load(artifact))
+        buffers = {name: stack.enter_context(device.allocate(256)) for name in ("a", "b", "sum", "gap")}
         for name in ("a", "b"):
             buffers[name].write(bytes(256))
         inputs, outputs = ({n: buffers[n] for n in names} for names in (("a", "b"), ("sum", "gap")))
