@@ -10,6 +10,8 @@ import pytest
 from isthmus import open_device
 from isthmus.errors import IncompatibleError
 from isthmus.types import Capability, Reality
+from isthmus_qnn_htp.emulator import emulated_vtcm
+from isthmus_qnn_htp.layout import ProgramRecord
 
 
 def rss(pid):
@@ -141,6 +143,19 @@ def test_a_program_for_another_vtcm_size_does_not_break_the_one_that_is_loaded(
             np.testing.assert_array_equal(elsewhere.run("main", small.inputs)["y"], small.outputs["y"])
     with device.load(other) as program:
         np.testing.assert_array_equal(program.run("main", small.inputs)["y"], small.outputs["y"])
+
+
+def test_the_vtcm_a_graph_was_compiled_for_counts_not_what_its_chip_has():
+    whole, half = (ProgramRecord({}, 57, 75, "2.51.0", vtcm_mb) for vtcm_mb in (None, 4))
+    with (
+        emulated_vtcm(whole),
+        emulated_vtcm(whole),
+        pytest.raises(IncompatibleError, match=r"for 4 MiB of VTCM, .* for 8 MiB"),
+        emulated_vtcm(half),
+    ):
+        pass
+    with emulated_vtcm(half):
+        pass
 
 
 def rounds(device, made, inputs, count):
