@@ -47,6 +47,7 @@ def compile(
     target = target or (targets[0] if targets else None)
     if target is None:
         raise UnsupportedError(f"backend {backend} has no compiler on this machine", fix="isthmus doctor")
+    target = next((t for t in targets if t.lower() == target.lower()), target)  # the plugin's own spelling
     plugin.dialect(target)  # refuses an unknown target before any work is done
     graphs = source if isinstance(source, GraphSet) else GraphSet.open(source)
     with new_directory(Path(out)) as work:

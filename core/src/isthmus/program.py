@@ -28,6 +28,9 @@ class Program(Child):
         self.artifact = artifact
         self.entries: Mapping[str, EntrySpec] = artifact.entries
         self._handle = handle
+        self._slots = {
+            name: (_slots("input", e.inputs), _slots("output", e.outputs)) for name, e in artifact.entries.items()
+        }
         driver = device._ledger.driver
         super().__init__(device, lambda: driver.unload(handle), lent)
 
@@ -87,8 +90,8 @@ class Binding(Child):
     ) -> None:
         self._program = program
         self._entry = entry
-        spec = program.entry(entry)
-        self._slots = (_slots("input", spec.inputs), _slots("output", spec.outputs))
+        program.entry(entry)  # refuses an unknown one
+        self._slots = program._slots[entry]
         memory: list[list[Buffer | View]] = []
         for slots, given in zip(self._slots, (inputs, outputs)):
             if slots.keys() != given.keys():

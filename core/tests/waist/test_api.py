@@ -36,6 +36,10 @@ def test_compiling_and_opening_go_the_whole_way(backend, graphs, tmp_path):
         assert list(program.entries) == ["add"]
 
 
+def test_a_target_is_recorded_as_the_plugin_spells_it(backend, graphs, tmp_path):
+    assert isthmus.compile("fake", graphs, tmp_path / "out", target="ANY").manifest.target == "any"
+
+
 @pytest.mark.parametrize("source", [str, lambda p: p, isthmus.GraphSet.open])
 def test_a_graph_set_comes_in_any_form(backend, graphs, tmp_path, source):
     isthmus.compile("fake", source(graphs.path), tmp_path / "out")
