@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as ct
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -143,10 +144,12 @@ class Sim:
         ins = [(self.put(a), a.nbytes) for a in inputs]
         outs = [(self.malloc(n), n) for n in (int(np.prod(s)) * np.dtype(dtype).itemsize for s in shapes)]
         given, taken = self.dataset(ins), self.dataset(outs)
-        self.ok("aclmdlExecute", model, given, taken)
-        results = [self.get(a, s, dtype) for (a, _), s in zip(outs, shapes)]
-        self.drop(given)
-        self.drop(taken)
+        try:
+            self.ok("aclmdlExecute", model, given, taken)
+            results = [self.get(a, s, dtype) for (a, _), s in zip(outs, shapes)]
+        finally:
+            self.drop(given)
+            self.drop(taken)
         for address, _ in [*ins, *outs]:
             self.ok("aclrtFree", address)
         return results
@@ -158,9 +161,12 @@ def _convert(argument: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def sim_path() -> Path:
-    """The library, compiled against our own declarations whatever is installed."""
-    return library(OWN_HEADERS)
+def sim_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library, compiled against our own declarations whatever is installed.
+
+    A copy: the loader takes it for another library, so that the product's tests in this process have their own state.
+    """
+    return Path(shutil.copy(library(OWN_HEADERS), tmp_path_factory.mktemp("library")))
 
 
 @pytest.fixture
@@ -177,6 +183,7 @@ def sim(sim_path: Path) -> Iterator[Sim]:
     yield sim
     sim.isthmus_sim_reset_rules()
     sim.ok("aclrtResetDeviceForce", 0)
+    assert sim.live() == 0, sim.listing()
 
 
 Compile = Callable[..., Path]

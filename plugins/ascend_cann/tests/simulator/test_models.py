@@ -261,6 +261,19 @@ def test_buffers_that_lie_about_their_size_are_noticed(sim, linear):
     sim.drop(taken)
 
 
+@pytest.mark.parametrize(("offset", "size"), [(32, 4096), (64 + 1, 4096), (0, X_BYTES - 32)])
+def test_pieces_of_memory_start_on_64_bytes_and_have_a_tail(sim, linear, offset, size):
+    """`aclrtMallocAlign32` adds no tail, so a tensor must not reach the end of such a block."""
+    model, block = sim.load(linear[0]), ct.c_void_p()
+    sim.ok("aclrtMallocAlign32", ct.byref(block), size + 32, 2)
+    sim.ok("aclrtMemset", block, size, 0, size)
+    y = sim.malloc(Y_BYTES)
+    given, taken = sim.dataset([(block.value + offset, X_BYTES)]), sim.dataset([(y, Y_BYTES)])
+    assert sim.aclmdlExecute(model, given, taken) == 507015
+    sim.drop(given)
+    sim.drop(taken)
+
+
 def test_an_output_without_memory_gets_some_that_the_caller_frees(sim, linear):
     model = sim.load(linear[0])
     given, taken = sim.dataset([(sim.put(np.ones(X, np.float32)), X_BYTES)]), sim.dataset([(0, 0)])

@@ -84,7 +84,6 @@ typedef enum {
 bool sim_object_add(ObjectKind kind, const void *handle, size_t size);
 bool sim_object_live(ObjectKind kind, const void *handle);
 bool sim_object_remove(ObjectKind kind, const void *handle);
-size_t sim_object_size(ObjectKind kind, const void *handle);
 aclError sim_need_object(ObjectKind kind, const void *handle, const char *function);
 /* Allocate zeroed and register; NULL when the host is out of memory. */
 void *sim_object_new(ObjectKind kind, size_t size);
@@ -109,6 +108,12 @@ aclError sim_need_init(const char *function);
 /* The calling thread's context, or NULL after reporting 107002. */
 SimContext *sim_context(const char *function);
 void sim_adopt_context(SimContext *context);
+#define NEED_CONTEXT()                              \
+    do {                                            \
+        if (sim_context(__func__) == NULL) {        \
+            return ACL_ERROR_RT_CONTEXT_NULL;       \
+        }                                           \
+    } while (0)
 #define CONTEXT(name)                               \
     SimContext *name = sim_context(__func__);       \
     if (name == NULL) {                             \
@@ -131,7 +136,6 @@ uint8_t *sim_span(const void *address, size_t size);
 /* The same with a report in the words of the failing call. */
 aclError sim_need_span(const void *address, size_t size, const char *what, uint8_t **alias);
 uint64_t sim_file_offset(const void *address);
-int32_t sim_device_of(const void *address);
 aclError sim_copy(void *dst, size_t dst_max, const void *src, size_t count, aclrtMemcpyKind kind);
 
 /* ---- sim_om.c: the model file ---- */

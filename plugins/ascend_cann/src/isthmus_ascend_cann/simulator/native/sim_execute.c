@@ -8,6 +8,8 @@
 
 #define SCRIBBLES 256 /* places of the workspace that a run overwrites, as kernels do */
 #define SCRIBBLE 64
+#define ALIGNMENT 64
+#define TAIL 32 /* bytes that vector instructions may read past a tensor */
 
 typedef struct {
     void *address;
@@ -38,10 +40,24 @@ static size_t apply_gear(const Om *om, const OmGear *gear, const OmTensor *input
     return next;
 }
 
+/* The vendor's rule for memory that a caller divides: pieces start on 64 bytes and are followed by 32 bytes. */
+static aclError bind_address(const void *address, uint64_t size, const char *name, WorkerTensor *tensor)
+{
+    uint8_t *alias;
+    TRY(sim_need_span(address, size, name, &alias));
+    if ((uintptr_t)address % ALIGNMENT != 0 || sim_span(address, (size + 31) / 32 * 32 + TAIL) == NULL) {
+        return sim_fail(ACL_ERROR_RT_AICORE_EXCEPTION, "EZ9999", "Inner_Error",
+                        "%s at %p: not on %d bytes, or not followed by %d bytes of the same allocation", name, address,
+                        ALIGNMENT, TAIL);
+    }
+    tensor->offset = sim_file_offset(address);
+    tensor->size = size;
+    return ACL_SUCCESS;
+}
+
 static aclError bind_input(const Bound *bound, const OmTensor *input, WorkerTensor *tensor)
 {
     uint64_t bytes = sim_dtype_size(input->dtype);
-    uint8_t *alias;
     for (size_t d = 0; d < tensor->rank; d++) {
         if (tensor->dims[d] < 0 || (tensor->dims[d] > 0 && bytes > UINT64_MAX / (uint64_t)tensor->dims[d])) {
             return sim_fail(ACL_ERROR_GE_SHAPE_INVALID, "E19999", "Inner_Error", "input %s has no shape", input->name);
@@ -52,10 +68,7 @@ static aclError bind_input(const Bound *bound, const OmTensor *input, WorkerTens
         return sim_fail(ACL_ERROR_GE_PARAM_INVALID, "E19999", "Inner_Error", "input %s takes %llu bytes, its buffer has %llu",
                         input->name, (unsigned long long)bytes, (unsigned long long)bound->size);
     }
-    TRY(sim_need_span(bound->address, bytes, input->name, &alias));
-    tensor->offset = sim_file_offset(bound->address);
-    tensor->size = bytes;
-    return ACL_SUCCESS;
+    return bind_address(bound->address, bytes, input->name, tensor);
 }
 
 static aclError bind_inputs(const SimModel *model, const Run *run, WorkerTensor *tensors, size_t *count)
@@ -81,15 +94,14 @@ static aclError bind_inputs(const SimModel *model, const Run *run, WorkerTensor 
     return ACL_SUCCESS;
 }
 
-static aclError bind_outputs(const Run *run, WorkerTensor *tensors)
+static aclError bind_outputs(const SimModel *model, const Run *run, WorkerTensor *tensors)
 {
-    uint8_t *alias;
     for (size_t i = 0; i < run->out_count; i++) {
         const Bound *bound = &run->out[i];
+        const OmTensor *output = &model->om->outputs[i];
         tensors[i].offset = SIM_NOWHERE;
         if (bound->address != NULL) {
-            TRY(sim_need_span(bound->address, bound->size, "output", &alias));
-            tensors[i].offset = sim_file_offset(bound->address);
+            TRY(bind_address(bound->address, output->size > 0 ? output->size : bound->size, output->name, &tensors[i]));
             tensors[i].size = bound->size;
         }
     }
@@ -176,7 +188,7 @@ static aclError place_output(const SimModel *model, const Run *run, size_t index
     if (run->out[index].address == NULL) {
         void *memory;
         uint64_t size = tensor->size > output->size ? tensor->size : output->size;
-        if (sim_allocate(model->context->device, &memory, size, ACL_MEM_MALLOC_HUGE_FIRST, 0) != ACL_SUCCESS) {
+        if (sim_allocate(model->context->device, &memory, size, ACL_MEM_MALLOC_HUGE_FIRST, TAIL) != ACL_SUCCESS) {
             return sim_fail(ACL_ERROR_GE_MEMORY_ALLOCATION, "E19999", "Inner_Error", "no device memory for output %zu", index);
         }
         aclError error = sim_worker_fetch(model->id, (uint32_t)index, sim_file_offset(memory), tensor->size);
@@ -206,7 +218,7 @@ static aclError compute(SimModel *model, const Run *run)
     }
     aclError error = bind_inputs(model, run, in, &in_count);
     if (error == ACL_SUCCESS) {
-        error = bind_outputs(run, out);
+        error = bind_outputs(model, run, out);
     }
     if (error == ACL_SUCCESS) {
         error = check_weights(model);

@@ -89,8 +89,6 @@ bool sim_is_device_address(const void *address)
     return window != NULL && at >= window && at < window + SIM_ARENA * SIM_MAX_DEVICES;
 }
 
-int32_t sim_device_of(const void *address) { return (int32_t)((uint64_t)((const uint8_t *)address - window) / SIM_ARENA); }
-
 uint64_t sim_file_offset(const void *address) { return (uint64_t)((const uint8_t *)address - window); }
 
 /* ---- finding room ---- */

@@ -118,8 +118,7 @@ SIM_API aclError aclrtMallocHost(void **hostPtr, size_t size)
 {
     ENTER();
     NOT_NULL(hostPtr);
-    CONTEXT(context);
-    (void)context;
+    NEED_CONTEXT();
     if (size == 0) {
         return sim_fail(ACL_ERROR_INVALID_PARAM, "EH0001", "Invalid_Argument", "%s: size is 0", __func__);
     }
@@ -213,8 +212,7 @@ SIM_API aclError aclrtMemcpy(void *dst, size_t destMax, const void *src, size_t 
     }
     NOT_NULL(dst);
     NOT_NULL(src);
-    CONTEXT(context);
-    (void)context;
+    NEED_CONTEXT();
     return sim_copy(dst, destMax, src, count, kind);
 }
 
@@ -291,8 +289,7 @@ SIM_API aclError aclrtMemset(void *devPtr, size_t maxCount, int32_t value, size_
 {
     ENTER();
     TRY(check_fill(devPtr, maxCount, count, __func__));
-    CONTEXT(context);
-    (void)context;
+    NEED_CONTEXT();
     Transfer transfer = {.dst = devPtr, .count = count, .value = value};
     return run_fill(&transfer);
 }

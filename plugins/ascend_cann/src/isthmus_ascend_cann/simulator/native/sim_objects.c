@@ -66,15 +66,6 @@ bool sim_object_live(ObjectKind kind, const void *handle)
     return found;
 }
 
-size_t sim_object_size(ObjectKind kind, const void *handle)
-{
-    pthread_mutex_lock(&mutex);
-    const Object *object = find(kind, handle);
-    size_t size = object == NULL ? 0 : object->size;
-    pthread_mutex_unlock(&mutex);
-    return size;
-}
-
 bool sim_object_remove(ObjectKind kind, const void *handle)
 {
     pthread_mutex_lock(&mutex);
