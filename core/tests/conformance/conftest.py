@@ -34,7 +34,7 @@ def run_suite(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "empty.ini").write_text("[pytest]\n")
 
-    def run(backend: str, *tests: str, arguments=()):
+    def run(backend: str, *tests: str, arguments=(), leaks=False):
         where = [str(KIT / (test.replace("::", ".py::", 1))) for test in tests] or [str(KIT)]
         collector = Collector()
         code = pytest.main(
@@ -42,6 +42,7 @@ def run_suite(tmp_path, capfd, monkeypatch):
                 *where,
                 *["-c", str(tmp_path / "empty.ini"), "--rootdir", str(KIT), "--confcutdir", str(KIT)],
                 *["-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", "no:terminal", "-s"],
+                *([] if leaks else ["-p", "no:unraisableexception"]),  # it collects garbage, twice as long as the rest
                 *["--import-mode=importlib", "--basetemp", str(tmp_path / "kit"), "--isthmus-backend", backend],
                 *arguments,
             ],

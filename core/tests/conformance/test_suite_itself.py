@@ -116,7 +116,7 @@ def test_a_skip_for_another_reason_is_a_failure(run_suite, monkeypatch):
 
 def test_a_leak_of_the_public_objects_is_a_failure(run_suite, monkeypatch):
     monkeypatch.setattr(isthmus.Buffer, "close", lambda self: None)
-    found, code = run_suite(lying.honest(), "test_memory::test_an_empty_allocation_is_legal")
+    found, code = run_suite(lying.honest(), "test_memory::test_an_empty_allocation_is_legal", leaks=True)
     assert code == 1, found
 
 

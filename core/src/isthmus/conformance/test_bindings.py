@@ -183,7 +183,7 @@ def test_new_keys_go_straight_into_the_cache(device: Device, artifact: Artifact,
             )
             if Capability.ALIASED_IO not in device.capabilities:
                 with pytest.raises(InputError, match="overlaps"):
-                    program.bind("decode", *bind)
+                    program.bind("decode", *bind).close()
                 return
             with program.bind("decode", *bind) as binding:
                 binding.execute()

@@ -52,7 +52,7 @@ def lent(device: Device, artifact: Artifact, kind: str) -> Iterator[Lent]:
     if KINDS[kind] not in device.capabilities:
         memory: dict[str, Any] = {kind: device.allocate(64)}
         with memory[kind], pytest.raises(UnsupportedError):
-            device.load(artifact, **memory)
+            device.load(artifact, **memory).close()
         made = None
     else:
         made = Lent(device, artifact, kind)

@@ -25,7 +25,7 @@ def test_closing_is_final_and_may_be_repeated(fresh_device: Device) -> None:
     fresh_device.close()
     fresh_device.close()
     with pytest.raises(ClosedError):
-        fresh_device.allocate(8)
+        fresh_device.allocate(8).close()
 
 
 @SIMPLE

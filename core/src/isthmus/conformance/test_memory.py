@@ -122,7 +122,7 @@ def test_alignment_is_as_asked(device: Device, alignment: int, pages: Pages) -> 
 @pytest.mark.parametrize("pages", [Pages.NORMAL, Pages.PREFER_HUGE])
 def test_an_absurd_size_is_out_of_memory(device: Device, size: int, pages: Pages) -> None:
     with pytest.raises(OutOfMemoryError) as caught:
-        device.allocate(size, pages)
+        device.allocate(size, pages).close()
     assert max(map(int, re.findall(r"\d+", caught.value.what)), default=0) >= size, "the message gives the figure"
     with device.allocate(8) as buffer:
         buffer.write(b"still on")

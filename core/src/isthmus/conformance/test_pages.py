@@ -77,7 +77,7 @@ def test_what_was_granted_is_what_there_is(device: Device) -> None:
 def test_required_huge_pages_are_huge_or_refused(device: Device) -> None:
     if Capability.HUGE_PAGES not in device.capabilities:
         with pytest.raises(UnsupportedError):
-            device.allocate(SIZE, Pages.REQUIRE_HUGE)
+            device.allocate(SIZE, Pages.REQUIRE_HUGE).close()
         return
     try:
         buffer = device.allocate(SIZE, Pages.REQUIRE_HUGE)
@@ -93,5 +93,5 @@ def test_huge_pages_run_out_with_an_error_that_says_so(device: Device) -> None:
     if Capability.HUGE_PAGES not in device.capabilities:
         return
     with pytest.raises(OutOfMemoryError) as caught:
-        device.allocate(1 << 46, Pages.REQUIRE_HUGE)
+        device.allocate(1 << 46, Pages.REQUIRE_HUGE).close()
     assert caught.value.fix, "a refusal names the next step"

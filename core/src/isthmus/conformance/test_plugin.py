@@ -113,13 +113,13 @@ def test_unknown_options_are_refused(backend: Backend, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no_such_option"):
         isthmus.compile(backend.info.name, tmp_path, tmp_path / "out", options={"no_such_option": "1"})
     with pytest.raises(InputError, match="no_such_option"):
-        isthmus.open_device(backend.info.name, options={"no_such_option": "1"})
+        isthmus.open_device(backend.info.name, options={"no_such_option": "1"}).close()
 
 
 def test_an_unknown_device_is_refused_with_those_there_are(backend: Backend) -> None:
     found = devices(backend)
     with pytest.raises(InputError, match=found[0].name):
-        isthmus.open_device(f"{backend.info.name}:no such device")
+        isthmus.open_device(f"{backend.info.name}:no such device").close()
 
 
 def test_a_foreign_file_is_not_described(backend: Backend, tmp_path: Path) -> None:
