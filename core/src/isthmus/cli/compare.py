@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import StrEnum
@@ -252,11 +251,12 @@ def _finish(want: Recording, judged: list[tuple[Recording, Verdict]], report: Pa
     if report is not None:
         from ..compare.report import write
 
-        with tempfile.NamedTemporaryFile(
-            "w", dir=report.parent, delete=False, suffix=".part", encoding="utf-8"
-        ) as file:
-            file.write(write(want, verdicts))
-        Path(file.name).replace(report)
+        partial = report.with_name(f".{report.name}.part")
+        try:
+            partial.write_text(write(want, verdicts), "utf-8")
+            partial.replace(report)
+        except OSError as error:
+            raise InputError(f"cannot write {report}: {error}") from error
     passed = all(v.passed for v in verdicts)
     emit(
         {"passed": passed, "reference": dict(want.identity), "verdicts": [v.to_json() for v in verdicts]},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, cast
+from zipfile import BadZipFile
 
 import attrs
 import numpy as np
@@ -49,9 +50,9 @@ class Spoken:
 def from_npz(path: Path, entries: Mapping[str, EntrySpec]) -> list[Case]:
     """Arrays named ``INPUT`` for a model of one entry, ``ENTRY/INPUT`` otherwise. ``InputError`` says what is wrong."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, AttributeError) as error:
+    except (OSError, ValueError, EOFError, AttributeError, BadZipFile) as error:
         raise InputError(f"{path} is not a readable .npz: {error}", fix="write it with numpy.savez") from error
     found: dict[str, Arrays] = {}
     for key, array in arrays.items():

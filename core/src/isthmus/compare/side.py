@@ -24,6 +24,9 @@ from ..types import EntrySpec, Reality
 from .cases import Arrays, Case, fitted
 from .taps import tapped
 
+_UNTAPPABLE = 8
+"""Tensors a compiler may refuse to show before the refusal must have another reason."""
+
 
 @attrs.frozen
 class Steadiness:
@@ -105,6 +108,8 @@ class Side:
         except CompileError:
             if len(wanted) < 2:
                 self.untappable.update(wanted)
+                if len(self.untappable) > _UNTAPPABLE:
+                    raise
                 return {case.name: {} for case in cases}
         halves = [self.taps(entry, half, cases) for half in (wanted[: len(wanted) // 2], wanted[len(wanted) // 2 :])]
         return {case.name: halves[0][case.name] | halves[1][case.name] for case in cases}
@@ -112,7 +117,7 @@ class Side:
     def _run_tapped(self, entry: str, names: Sequence[str], cases: Sequence[Case]) -> dict[str, Arrays]:
         assert self.graphs is not None
         self._made += 1
-        made = tapped(self.graphs, entry, names, self._scratch / f"graphs{self._made}")
+        made = tapped(self.graphs, entry, names, self._scratch / "graphs")
         manifest = self.artifact.manifest
         artifact = api.compile(
             manifest.backend,

@@ -110,7 +110,7 @@ def _arrays(path: Path, name: str) -> Arrays:
     import zipfile
 
     try:
-        with np.load(inside(path, name), allow_pickle=False) as stored:
+        with inside(path, name).open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return {key: stored[key] for key in stored.files}
     except zipfile.BadZipFile as error:
         raise ValueError(f"{name} is no .npz: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,9 +45,10 @@ def taps_of(graphs: GraphSet, entry: str) -> list[Tap]:
 
 
 def tapped(graphs: GraphSet, entry: str, names: Sequence[str], out: Path) -> GraphSet:
-    """Write a graph set with only ``entry`` to the new directory ``out``, ``names`` being outputs too.
+    """Write a graph set with only ``entry`` to the directory ``out``, ``names`` being outputs too.
 
-    Outputs of the graph keep their places; taps come after them. Weights are hard-linked where possible.
+    Outputs of the graph keep their places; taps come after them. Weights are copied the first time ``out`` is used:
+    ONNX's own loader takes hard links for an attack.
     """
     model = _load(graphs, entry)
     known = {v.name: v for v in model.graph.value_info}
@@ -59,14 +59,12 @@ def tapped(graphs: GraphSet, entry: str, names: Sequence[str], out: Path) -> Gra
     kept = [v for name, v in known.items() if name not in names]
     del model.graph.value_info[:]
     model.graph.value_info.extend(kept)
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     for place in _weight_files(model):
-        source, copy = inside(graphs.path, place), inside(out, place)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source.resolve(), copy)
-        except OSError:
-            shutil.copyfile(source, copy)
+        copy = out / place
+        if not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(inside(graphs.path, place), copy)
     onnx.save(model, out / f"{entry}.onnx")
     made = attrs.evolve(graphs, path=out, graphs={entry: f"{entry}.onnx"}, assets=(), model={})
     made.save()
