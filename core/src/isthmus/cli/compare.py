@@ -159,7 +159,7 @@ def _cases(
     found: list[Case] = []
     spoken: Spoken | None = None
     for picture in _pictures(images) if model.image else [None]:
-        made, said = cases.captured(side.program, question, picture, tokens, picture.stem if picture else "text")
+        made, said = cases.captured(side.program, question, picture, tokens, picture.name if picture else "text")
         found, spoken = found + made, spoken or said
     return found, spoken
 
