@@ -39,6 +39,7 @@ from .types import (
 
 if TYPE_CHECKING:
     from .artifact import Artifact
+    from .explain import Explanation
     from .graphset import GraphSet
 
 SPI_VERSION = (1, 0)
@@ -167,6 +168,10 @@ class Backend(abc.ABC):
         Needs no device and no vendor hardware. The file may be hostile: ``InputError`` for a damaged one.
         """
         return None
+
+    def explanations(self) -> Sequence[Explanation]:
+        """What this vendor's codes and log lines mean. Needs no device and no vendor library; constant."""
+        return ()
 
     def doctor(self) -> Mapping[str, str]:
         """Facts for ``isthmus doctor``: versions and paths found, what was searched. Never raises for a lack."""

@@ -11,7 +11,7 @@ import sys
 import typer
 
 from ..errors import IsthmusError
-from . import answer, build, checks, compare, machine, memory, plan, program
+from . import answer, build, checks, compare, explain, machine, memory, plan, program
 from .output import fail
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 for _command in (
     machine.backends,
     machine.doctor,
+    explain.explain,
     build.export,
     build.compile,
     program.size,

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 from isthmus.errors import UnavailableError
+from isthmus.explain import Explanation
 from isthmus.graphset import GraphSet
 from isthmus.spi import Backend, CompileReport
 from isthmus.types import BackendInfo, DeviceInfo, Dialect, Reality
@@ -111,6 +112,12 @@ class AscendBackend(Backend):
         if kind is Kind.OM2:
             return {"format": "om2", "known": False, "why": "a zip container of newer CANN, which is not parsed here"}
         return read_om(file).describe() if kind is Kind.OM else None
+
+    def explanations(self) -> Sequence[Explanation]:
+        """Codes and log lines of AscendCL, ATC and the driver."""
+        from .explain import explanations
+
+        return explanations()
 
     def doctor(self) -> Mapping[str, str]:
         from .doctor import facts

@@ -57,19 +57,21 @@ class Meaning:
 
 
 @functools.cache
-def _codes() -> dict[int, Meaning]:
+def codes() -> dict[int, Meaning]:
+    """The table of status codes."""
     return {int(row["code"]): Meaning(**row) for row in _tables.rows("acl_errors.tsv")}
 
 
 @functools.cache
-def _messages() -> list[Meaning]:
+def messages() -> list[Meaning]:
+    """The table of E-codes, the most specific row of a code first; ``.`` stands for any character."""
     rows = _tables.rows("message_codes.tsv")
     return [Meaning(r["pattern"], "", "", r["meaning"], r["cause"], r["fix"]) for r in rows]
 
 
 def meaning(code: int) -> Meaning:
     """The table's row of an AscendCL status code; an unknown code keeps the meaning of its class."""
-    return _codes().get(code) or Meaning(
+    return codes().get(code) or Meaning(
         str(code), "", "execution", _CLASSES.get(code // 100_000, "unknown code"), "", ""
     )
 
@@ -82,7 +84,7 @@ def message_codes(text: str) -> list[str]:
 
 def message_meaning(code: str) -> Meaning | None:
     """What an E-code says; the most specific row of the table."""
-    return next((m for m in _messages() if re.fullmatch(m.code, code)), None)
+    return next((m for m in messages() if re.fullmatch(m.code, code)), None)
 
 
 def is_out_of_memory(code: int, text: str) -> bool:

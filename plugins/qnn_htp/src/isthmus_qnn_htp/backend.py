@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from isthmus.errors import IncompatibleError, InputError, IntegrityError
+from isthmus.explain import Explanation
 from isthmus.graphset import GraphSet
 from isthmus.spi import Backend, CompileReport, DeviceDriver
 from isthmus.types import BackendInfo, ConformanceProfile, DeviceInfo, Dialect, Reality
@@ -64,6 +65,12 @@ class QnnHtp(Backend):
             return binary.describe(inspect(file))
         except (IntegrityError, IncompatibleError) as error:
             raise InputError(f"{file} is a damaged context binary", why=str(error)) from error
+
+    def explanations(self) -> Sequence[Explanation]:
+        """QNN's codes and log lines."""
+        from .explain import explanations
+
+        return explanations()
 
     def doctor(self) -> Mapping[str, str]:
         from .doctor import facts

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import tomllib
+from importlib.resources import files
+
 import attrs
 from isthmus.errors import (
     DeviceLostError,
@@ -13,52 +17,51 @@ from isthmus.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from isthmus.explain import Cause
 from isthmus.types import VendorStatus
+
+_KINDS: dict[str, type[IsthmusError]] = {
+    "memory": OutOfMemoryError,
+    "incompatible": IncompatibleError,
+    "integrity": IntegrityError,
+    "unavailable": UnavailableError,
+    "unsupported": UnsupportedError,
+    "execution": ExecutionError,
+    "lost": DeviceLostError,
+}
 
 
 @attrs.frozen
-class _Meaning:
-    error: type[IsthmusError]
-    why: str
-    fix: str | None = None
+class Code:
+    """What a status code says; the row of ``data/codes.toml``."""
+
+    code: int
+    symbol: str
+    kind: str
+    meaning: str
+    causes: tuple[Cause, ...]
+    catch_all: bool = False
 
 
-_RECOMPILE = "compile the artifact again: isthmus compile GRAPHS --backend qnn_htp -o DIR"
-_NEWER = _Meaning(
-    IncompatibleError,
-    "the binary is newer than this runtime, or the call got an invalid argument",
-    "install a newer onnxruntime-qnn, or compile with the oldest runtime that must load the binary",
-)
-_NOT_A_BINARY = _Meaning(IntegrityError, "this is not an intact QNN context binary", _RECOMPILE)
-_WRONG_DEVICE = _Meaning(IncompatibleError, "the binary does not fit this runtime or this chip", _RECOMPILE)
-
-# Codes and meanings were measured on QNN 2.47 to 2.51; those of a real chip come from the public API documentation.
-_MEANINGS = {
-    1000: _Meaning(UnsupportedError, "this runtime does not have the feature; the x86 emulator lacks several"),
-    1002: _Meaning(OutOfMemoryError, "the device or the host is out of memory", "isthmus size ARTIFACT"),
-    1006: _Meaning(UnavailableError, "the platform gives no access to the DSP", "isthmus doctor"),
-    1007: _Meaning(ExecutionError, "communication with the DSP failed; it may be tried again"),
-    1008: _Meaning(IncompatibleError, "libraries of different releases are mixed", "isthmus doctor"),
-    1011: _Meaning(DeviceLostError, "the DSP restarted", "open the device again with open_device"),
-    5000: _NEWER,
-    5004: _NEWER,
-    5005: _WRONG_DEVICE,
-    5008: _WRONG_DEVICE,
-    6033: _Meaning(ExecutionError, "the time limit of the option abort_seconds passed"),
-    14001: _Meaning(IncompatibleError, "this runtime does not know the SoC", "use a newer runtime or another target"),
-    14002: _Meaning(UnavailableError, "there is no HTP here, or no access to it", "isthmus doctor"),
-    30001: _NOT_A_BINARY,
-    30010: _NOT_A_BINARY,
-}
+@functools.cache
+def codes() -> dict[int, Code]:
+    """The table, by code."""
+    text = files(__package__).joinpath("data", "codes.toml").read_text("utf-8")
+    rows = [
+        Code(**{**row, "causes": tuple(Cause(**cause) for cause in row["causes"])})
+        for row in tomllib.loads(text)["code"]
+    ]
+    return {row.code: row for row in rows}
 
 
 def vendor_error(call: str, code: int, text: str, doing: str) -> IsthmusError:
     """The error for ``code`` of ``call`` while ``doing`` something; ``text`` is what ``errorGetMessage`` says."""
     symbol, _, rest = text.partition(": ")
-    meaning = _MEANINGS.get(code) or _Meaning(ExecutionError, "see the log of isthmus.qnn (option log_level)")
-    return meaning.error(
+    row = codes().get(code)
+    likeliest = row.causes[0] if row else Cause("see the log of isthmus.qnn (option log_level)")
+    return (_KINDS[row.kind] if row else ExecutionError)(
         f"QNN refused to {doing}",
-        why=meaning.why,
-        fix=meaning.fix,
+        why=likeliest.why,
+        fix=likeliest.fix or None,
         status=VendorStatus(call, code, symbol if rest else "", rest or text),
     )

@@ -47,7 +47,7 @@ class Findings:
 
 
 # Pattern of a line, what it means, what to do. The first match of a line counts.
-_CAUSES = (
+CAUSES = (
     (
         r"not sufficiently tiled to fit in TCM. Requires \d+ bytes",
         "an operator works on a row that is larger than the on-chip memory (VTCM) and cannot be cut",
@@ -205,4 +205,4 @@ class _Reader:
 
 def cause_of(text: str) -> Cause | None:
     """What a vendor's line means, if it is one we know."""
-    return next((Cause(text, why, fix) for pattern, why, fix in _CAUSES if re.search(pattern, text)), None)
+    return next((Cause(text, why, fix) for pattern, why, fix in CAUSES if re.search(pattern, text)), None)
