@@ -104,6 +104,24 @@ def test_tolerances_come_from_a_file_and_a_miss_is_exit_code_1(cli, only, tmp_pa
     assert cli(*common, loose).code == 2
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--images", "nowhere"],
+        ["--images", "x.png", "--random", "1"],
+        ["--target", "qnn_htp=sm8650"],
+        ["--option", "ascend.precision=x"],
+        ["--record", "r", "--backends", "cpu,qnn_htp"],
+        ["--inputs", "nowhere.npz"],
+    ],
+    ids=" ".join,
+)
+def test_flags_that_would_have_no_effect_are_refused(cli, only, flags):
+    result = cli("compare", only("decode", "right"), *flags)
+    assert result.code == 2
+    assert result.err.startswith("error: ")
+
+
 @pytest.mark.slow
 def test_a_norm_that_overflows_fp16_in_a_scaled_checkpoint_is_found_at_its_square(cli, only):
     model = only("decode", "scaled")

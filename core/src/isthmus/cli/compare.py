@@ -91,6 +91,11 @@ def compare(
     for name in names:
         flags.use_simulator(name.partition(":")[0], simulator)
     builder = _Builder(flags.pairs(target), flags.pairs(option), flags.build("", None, None, contexts, prefill, dtype))
+    if record and len(names) > 1:
+        raise InputError(f"--record takes one backend, not {len(names)}")
+    used = {name.partition(":")[0] for name in (*names, reference)}
+    if stray := [k for k in (*builder.targets, *builder.options) if k.partition(".")[0] not in used]:
+        raise InputError(f"{stray[0]!r} names none of the backends {', '.join(sorted(used))}")
     model = models[0] if models else None
     with working() as work, ExitStack() as stack:
         work.step("opening")
@@ -153,6 +158,8 @@ def _cases(
     if inputs is not None:
         return cases.from_npz(inputs, entries), None
     model = ModelDescription.from_json(data) if data else None
+    if images is not None and model is None:
+        raise InputError("the model has no description to ask it about pictures", fix="give --inputs or --random")
     if random is not None or model is None:
         return cases.at_random(entries, model, random or 0), None
     work.step(f"asking on {side.label}")
