@@ -124,6 +124,7 @@ void sim_adopt_context(SimContext *context);
 #define SIM_NORMAL_PAGE UINT64_C(4096)
 #define SIM_HUGE_PAGE (UINT64_C(2) << 20)
 #define SIM_GIANT_PAGE (UINT64_C(1) << 30)
+#define SIM_TAIL 32 /* bytes that aclrtMalloc adds, so that vector instructions may read past a tensor */
 #define SIM_ARENA (UINT64_C(256) << 30) /* address space per device; the largest known card has 128 GiB */
 aclError sim_memory_open(void);
 int sim_memory_file(void);

@@ -7,8 +7,6 @@
 #include "isthmus_sim.h"
 #include "sim_stream.h"
 
-#define TAIL 32 /* bytes that aclrtMalloc adds after rounding, so that vector instructions may read past the end */
-
 /* ---- device memory ---- */
 
 static aclError allocate(void **out, size_t size, aclrtMemMallocPolicy policy, size_t tail, const char *function)
@@ -29,7 +27,7 @@ static aclError allocate(void **out, size_t size, aclrtMemMallocPolicy policy, s
 SIM_API aclError aclrtMalloc(void **devPtr, size_t size, aclrtMemMallocPolicy policy)
 {
     ENTER();
-    return allocate(devPtr, size, policy, TAIL, __func__);
+    return allocate(devPtr, size, policy, SIM_TAIL, __func__);
 }
 
 SIM_API aclError aclrtMallocAlign32(void **devPtr, size_t size, aclrtMemMallocPolicy policy)
@@ -41,7 +39,7 @@ SIM_API aclError aclrtMallocAlign32(void **devPtr, size_t size, aclrtMemMallocPo
 SIM_API aclError aclrtMallocCached(void **devPtr, size_t size, aclrtMemMallocPolicy policy)
 {
     ENTER();
-    return allocate(devPtr, size, policy, TAIL, __func__);
+    return allocate(devPtr, size, policy, SIM_TAIL, __func__);
 }
 
 SIM_API aclError aclrtMallocWithCfg(void **devPtr, size_t size, aclrtMemMallocPolicy policy, aclrtMallocConfig *cfg)
@@ -51,7 +49,7 @@ SIM_API aclError aclrtMallocWithCfg(void **devPtr, size_t size, aclrtMemMallocPo
         return sim_fail(ACL_ERROR_INVALID_PARAM, "EH0001", "Invalid_Argument", "%s: %zu attributes but no array", __func__,
                         cfg->numAttrs);
     }
-    return allocate(devPtr, size, policy, TAIL, __func__);
+    return allocate(devPtr, size, policy, SIM_TAIL, __func__);
 }
 
 SIM_API aclError aclrtFree(void *devPtr)
