@@ -88,7 +88,14 @@ def test_row_context_binary_does_not_load(cli, matmul, tmp_path):
     assert file.name in told.json["what"]
 
 
-def test_row_first_output_is_all_zeros(cli, decode):
+def test_row_first_output_is_all_zeros(cli, decode, graphs, tmp_path):
+    whole = shutil.copytree(graphs, tmp_path / "whole")
+    change_weight(whole, "llm.head.weight", np.zeros_like)
+    ask = ("generate", "-q", "What is it?", "--model", whole, "--max-new-tokens", 2, "--json")
+    told = cli(*ask)
+    assert (told.code, told.json["error"]) == (3, "ExecutionError")
+    assert "all zero" in told.json["what"]
+    assert cli(*ask, "--no-gate").code == 0
     right, wrong = decode("right"), decode("wrong")
     change_weight(wrong, "llm.head.weight", np.zeros_like)
     case = only_case(cli("compare", wrong, "--reference-model", right, "--random", 1, "--json"))

@@ -14,7 +14,7 @@ import typer
 from ..api import open_device
 from ..artifact import Artifact
 from ..device import Device
-from ..pipeline import Answer, Evaluation, Pipeline, Sampling
+from ..pipeline import Answer, Evaluation, Gate, Pipeline, Sampling
 from ..pipeline import evaluate as evaluate_pipeline
 from ..types import Reality
 from . import flags
@@ -37,6 +37,9 @@ def generate(
     system: Annotated[str | None, typer.Option("--system", help="System message instead of the model's own.")] = None,
     kv_cache: Annotated[
         bool, typer.Option("--kv-cache/--no-kv-cache", help="Without: feed the whole context again each step.")
+    ] = True,
+    gate: Annotated[
+        bool, typer.Option("--gate/--no-gate", help="Stop when the output cannot be right: zeros, NaN, endless loops.")
     ] = True,
     contexts: flags.Contexts = None,
     prefill: flags.Prefill = None,
@@ -62,6 +65,7 @@ def generate(
                 sampling=sampling,
                 max_new_tokens=max_new_tokens,
                 on_text=None if in_json_mode() else _stream,
+                gate=Gate() if gate else None,
             )
         reality = reality_of(opened, artifact)
         identity = {"device": opened.info.id, "reality": reality.value, "target": artifact.manifest.target}

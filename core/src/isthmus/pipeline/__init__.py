@@ -6,13 +6,14 @@
 ...         print(chat.ask("What digit is this?", ["digit.png"]).text)
 
 One file per step, in order: picture, tiles, vision; templates, prompt, tokens; embed, rope, mask, kv, plan, step,
-session; sample, generate; chat, pipeline; evaluate.
+session; sample, gate, generate; chat, pipeline; evaluate.
 """
 
 from .chat import Chat
 from .evaluate import Evaluation, evaluate
+from .gate import Gate
 from .generate import Answer, Timings
 from .pipeline import Pipeline
 from .sample import Sampling
 
-__all__ = ["Answer", "Chat", "Evaluation", "Pipeline", "Sampling", "Timings", "evaluate"]
+__all__ = ["Answer", "Chat", "Evaluation", "Gate", "Pipeline", "Sampling", "Timings", "evaluate"]

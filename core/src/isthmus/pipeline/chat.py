@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import ClosedError, InputError
+from .gate import Gate
 from .generate import Answer, Timings, check_length, generate
 from .picture import Picture, open_picture
 from .prompt import Encoded, Turn
@@ -69,8 +70,11 @@ class Chat:
         sampling: Sampling = GREEDY,
         max_new_tokens: int = 512,
         on_text: Callable[[str], object] | None = None,
+        gate: Gate | None = None,
     ) -> Answer:
         """Answer a question. ``on_text`` gets the answer in pieces while it is made.
+
+        A ``gate`` stops an answer whose numbers or tokens cannot be right: for the first one of a loaded model.
 
         ``images`` go where ``<image>`` stands in ``text``, one each; without any they are put in front.
         ``InputError``: an empty question, a picture that is none, a prompt longer than the context.
@@ -86,6 +90,7 @@ class Chat:
             pipeline.model.stop_ids,
             max_new_tokens,
             on_text,
+            gate,
         )
         self._turns.append(Turn(question.user, made.text))
         self._pictures = question.pictures

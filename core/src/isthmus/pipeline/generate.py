@@ -9,6 +9,7 @@ from typing import Literal
 import attrs
 
 from ..errors import DeviceLostError, ExecutionError, InputError
+from .gate import Gate
 from .sample import Sampler, Sampling
 from .session import Prompt, Session
 from .tokens import StreamDecoder, Tokenizer
@@ -82,14 +83,15 @@ def generate(
     stop_ids: Collection[int],
     max_new_tokens: int,
     on_text: Callable[[str], object] | None = None,
+    gate: Gate | None = None,
 ) -> Generated:
-    """Answer a prompt. ``on_text`` gets the text in pieces, each of whole characters.
+    """Answer a prompt. ``on_text`` gets the text in pieces, each of whole characters; ``gate`` may stop it.
 
     If anything fails, also ``on_text``, the session forgets what this prompt added.
     """
     reused = session.start(prompt)
     try:
-        return _generate(session, reused, tokenizer, Sampler(sampling), stop_ids, max_new_tokens, on_text)
+        return _generate(session, reused, tokenizer, Sampler(sampling), stop_ids, max_new_tokens, on_text, gate)
     except DeviceLostError:
         raise
     except ExecutionError:
@@ -108,9 +110,12 @@ def _generate(
     stop_ids: Collection[int],
     max_new_tokens: int,
     on_text: Callable[[str], object] | None,
+    gate: Gate | None,
 ) -> Generated:
     began, executes = time.perf_counter(), session.executes
     logits = session.forward()
+    if gate is not None:
+        gate.logits(logits)
     prefilled, executes = time.perf_counter(), session.executes - executes
     stream, ids, pieces = StreamDecoder(tokenizer), list[int](), list[str]()
 
@@ -123,6 +128,8 @@ def _generate(
     while True:
         token = sampler(logits)
         ids.append(token)
+        if gate is not None:
+            gate.token(token)
         if token in stop_ids:
             reason: StopReason = "stop"
             break
