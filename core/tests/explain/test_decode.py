@@ -45,6 +45,9 @@ def test_a_code_is_found_where_a_code_may_stand(text):
     "text",
     [
         "took 5005 ms",
+        "step=5005",
+        "with 5005 tokens",
+        "decode 5005 tokens",
         "tokens 5005 of 9000",
         "line 5005 of the file",
         "0x138dff",
