@@ -157,6 +157,7 @@ def test_bad_pictures_are_refused(cli, tmp_path) -> None:
         (("generate", "-q", "hi", "--temperature", "-1"), "temperature"),
         (("evaluate", "--dataset", "/nonexistent"), "nonexistent"),
         (("inspect", "/nonexistent"), "does not exist"),
+        (("doctor", "nosuch"), "no backend 'nosuch'"),
     ],
 )
 def test_bad_arguments_give_one_clear_error(cli, arguments, says) -> None:

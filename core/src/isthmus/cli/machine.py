@@ -21,7 +21,7 @@ def backends(
     options: bool = typer.Option(False, "--options", help="List every option of every backend."),
 ) -> None:
     """List backends with their devices and targets."""
-    found = {name: _describe(name) for name in registry().names()}
+    found = {name: _describe(name) for name in _all_names()}
     rows = [
         (name, facts.get("version", "-"), _devices_line(facts), ", ".join(facts.get("targets", ())[:6]))
         for name, facts in found.items()
@@ -38,7 +38,11 @@ def doctor(
     simulator: flags.Simulator = False,
 ) -> None:
     """Say what was found, what is missing, and the command that fixes it."""
-    names = [backend] if backend else registry().names()
+    names = _all_names()
+    if backend:
+        if backend not in names:
+            registry().backend(backend)  # says which there are
+        names = [backend]
     for name in names:
         flags.use_simulator(name, simulator)
     found = {name: _examine(name) for name in names}
@@ -52,9 +56,21 @@ def doctor(
         raise typer.Exit(3)
 
 
+def _all_names() -> list[str]:
+    """Backends, and what is installed but cannot even be named as one."""
+    return sorted({*registry().names(), *registry().problems()})
+
+
+def _plugin(name: str) -> Backend:
+    problem = registry().problems().get(name)
+    if problem is not None:
+        raise problem
+    return registry().backend(name)
+
+
 def _describe(name: str) -> dict[str, Any]:
     try:
-        plugin = registry().backend(name)
+        plugin = _plugin(name)
     except IsthmusError as error:
         return {"error": error.as_dict()}
     facts: dict[str, Any] = {
@@ -81,7 +97,7 @@ def _devices(plugin: Backend) -> dict[str, Any]:
 
 def _examine(name: str) -> dict[str, Any]:
     try:
-        plugin = registry().backend(name)
+        plugin = _plugin(name)
     except IsthmusError as error:
         return {"usable": False, "verdict": str(error), "facts": {}}
     devices = _devices(plugin)
