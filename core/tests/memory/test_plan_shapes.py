@@ -151,6 +151,18 @@ def test_what_the_exporter_refuses_the_plan_refuses(tmp_path: Path) -> None:
         read_shapes(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("vocab_size", 10**30), ("hidden_size", 2**62), ("num_hidden_layers", 10**9), ("max_position_embeddings", 2**60)],
+)
+def test_a_shape_that_would_take_for_ever_is_refused(tmp_path: Path, key: str, value: int) -> None:
+    data = config(*MODELS["InternVL2-2B"][:8])
+    data["llm_config"][key] = value
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    with pytest.raises(InputError, match="no checkpoint has such a shape"):
+        read_shapes(tmp_path)
+
+
 def test_a_text_model_has_no_vision_tower(tmp_path: Path) -> None:
     data = config(*MODELS["InternVL3-1B"][:8])["llm_config"] | {"model_type": "qwen2"}
     (tmp_path / "config.json").write_text(json.dumps(data))

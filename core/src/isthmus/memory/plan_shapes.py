@@ -31,6 +31,9 @@ from .plan_figures import graph_figures
 
 _BUILT = 3
 """Layers of a tower that are built: the first and the last keep fewer tensors alive than those between."""
+_MOST = 1 << 24
+_MOST_LAYERS = 1 << 12
+"""Shapes beyond these are mistakes; planning them would take for ever."""
 _SKELETON = np.dtype(np.float32)
 
 
@@ -43,6 +46,15 @@ class Shapes:
     vision: VisionConfig | None = None
     image: ImageSpec | None = None
     """How pictures are cut, with one tile per call."""
+
+    def __attrs_post_init__(self) -> None:
+        sizes = [*attrs.asdict(self.text).items(), *(attrs.asdict(self.vision).items() if self.vision else ())]
+        for name, value in sizes:
+            most = _MOST_LAYERS if name == "layers" else _MOST
+            if type(value) is int and value > most:
+                raise InputError(
+                    f"{self.name}: {name} is {value}, more than {most}", why="no checkpoint has such a shape"
+                )
 
     @property
     def embedding_elements(self) -> int:
