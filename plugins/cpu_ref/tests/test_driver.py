@@ -258,7 +258,7 @@ warm_up, artifact = (Artifact.open(path) for path in sys.argv[1:])
 with open_device("cpu", options={"threads": 1}) as device:
     device.load(warm_up).close()
     virtual = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
-    resource.setrlimit(resource.RLIMIT_AS, (virtual + (48 << 20), -1))
+    resource.setrlimit(resource.RLIMIT_AS, (virtual + (96 << 20), -1))
     try:
         device.load(artifact).close()
         print(json.dumps(None))
@@ -268,8 +268,8 @@ with open_device("cpu", options={"threads": 1}) as device:
 
 
 def test_a_refusal_of_memory_while_loading_is_told_with_figures(models, in_child):
-    """The file of 32 MB can be mapped under the limit, its packed copy cannot be had."""
-    large = models.compile(models.mlp(width=2048, layers=2))
+    """The file of 64 MB can be mapped under the limit, its packed copy cannot be had."""
+    large = models.compile(models.mlp(width=2048, layers=4))
     what, symbol, code = in_child(LIMITED, models.compile(models.mlp()).path, large.path)
     assert "bytes; " in what
     assert symbol
