@@ -108,6 +108,24 @@ def test_run_takes_arrays_and_returns_arrays(cli, model, tmp_path) -> None:
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["y"], x @ np.ones((4, 3), np.float32))
 
 
+@pytest.mark.parametrize("damage", ["empty", "text", "npy", "cut", "pickle", "missing", "folder"])
+def test_inputs_that_are_no_npz_are_refused(cli, model, tmp_path, damage) -> None:
+    path = tmp_path / "in.npz"
+    x = np.zeros((2, 4), np.float32)
+    np.savez(path, x=np.array([{}], object) if damage == "pickle" else x)
+    if damage in ("missing", "folder"):
+        path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    if damage == "npy":
+        with path.open("wb") as file:
+            np.save(file, x)
+    if damage in ("empty", "text", "cut"):
+        path.write_bytes({"empty": b"", "text": b"PK\x03\x04 not a zip", "cut": path.read_bytes()[:-40]}[damage])
+    told = cli("run", model, "--inputs", path, "--json")
+    assert (told.code, told.json["error"]) == (2, "InputError")
+
+
 def test_backends_lists_devices_with_their_reality(cli) -> None:
     told = cli("backends", "--json").json["backends"]
     assert told["cpu"]["devices"][0] == {

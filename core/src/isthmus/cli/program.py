@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -175,9 +177,10 @@ def _only_entry(artifact: Artifact) -> str:
 
 def _load_inputs(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file:  # numpy leaves a file it opened itself open when the archive is damaged
+            stored = np.load(file, allow_pickle=False)
             return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, AttributeError) as error:
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} is not a readable .npz: {error}", fix="write it with numpy.savez") from error
 
 
