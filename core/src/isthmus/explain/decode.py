@@ -14,9 +14,7 @@ LINE_LIMIT = 8192
 
 # A number counts as a code only where a code may stand: behind such a word, behind the name of a vendor's call, as the
 # first thing of a line, or in hexadecimal.
-_WORD = (
-    r"(?:code|err|error|errno|status|result|ret|retcode|rc|returns|returned|returning|failed|failure|exception)"
-)
+_WORD = r"(?:code|err|error|errno|status|result|ret|retcode|rc|returns|returned|returning|failed|failure|exception)"
 _GAP = r"[\s:=,;(\[\"'#>-]{0,4}(?:(?:is|with|code|value)\b[\s:=]{0,3})?"
 _NUMBER = r"(?P<{0}>0[xX][0-9a-fA-F]{{1,8}}|\d{{4,6}})(?![\w.])"
 _PLACES = tuple(
