@@ -175,6 +175,8 @@ def test_bad_pictures_are_refused(cli, tmp_path) -> None:
         (("generate", "-q", "hi", "--temperature", "-1"), "temperature"),
         (("evaluate", "--dataset", "/nonexistent"), "nonexistent"),
         (("inspect", "/nonexistent"), "does not exist"),
+        (("compile", "--sweep-memory"), "no options that trade memory"),
+        (("compile",), "--out"),
         (("doctor", "nosuch"), "no backend 'nosuch'"),
     ],
 )

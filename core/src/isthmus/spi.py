@@ -100,6 +100,8 @@ class MemoryRules:
     """Its devices have ``ALIASED_IO``, so that new keys and values need no staging buffers."""
     no_copies: ClassVar[str] = ""
     """Flags of a command that load without the runtime's own copies of weights; empty if it makes none."""
+    configurations: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    """Compile options that trade memory, by name, for ``isthmus compile --sweep-memory``; the first is the reference."""
 
     def limits(self, target: str) -> Sequence[MemoryLimit]:
         """What the vendor allows at most on ``target``."""

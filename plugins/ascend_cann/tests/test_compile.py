@@ -10,9 +10,9 @@ import isthmus
 import pytest
 from isthmus.artifact import Artifact
 from isthmus.errors import CompileError, IncompatibleError, InputError
+from isthmus.memory.sweep import sweep_memory
 from isthmus_ascend_cann.compile import file_names
 from isthmus_ascend_cann.plan import PROGRAM, read_plan
-from isthmus_ascend_cann.sweep import sweep_memory
 
 
 def test_the_manifest_says_what_was_compiled_and_that_it_is_simulated(plain_artifact: Artifact) -> None:
@@ -72,7 +72,7 @@ def test_what_the_compiler_refuses_is_explained(simulator: Any, tmp_path: Path, 
 
 
 def test_the_sweep_tabulates_sizes_and_differences(simulator: Any, graph: Any, atc_in_process: None) -> None:
-    rows = sweep_memory(isthmus.GraphSet.open(graph(inner=256, columns=256)), device="ascend")
+    rows = sweep_memory("ascend", isthmus.GraphSet.open(graph(inner=256, columns=256)), device="ascend")
     assert [(r.configuration, r.entry) for r in rows] == [
         ("all off", "main"),
         ("buffer_optimize only", "main"),
@@ -83,7 +83,7 @@ def test_the_sweep_tabulates_sizes_and_differences(simulator: Any, graph: Any, a
     assert rows[0].difference == 0
     assert all(r.difference is not None and r.difference < 1e-2 for r in rows)
     with pytest.raises(InputError, match="what the sweep varies"):
-        sweep_memory(isthmus.GraphSet.open(graph()), options={"disable_reuse_memory": True})
+        sweep_memory("ascend", isthmus.GraphSet.open(graph()), options={"disable_reuse_memory": True})
 
 
 def test_precision_changes_the_numbers_and_the_tolerance(

@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import attrs
 import typer
 
 from .. import api
 from ..artifact import Artifact, manifest_as_json
+from ..errors import InputError, UnavailableError
+from ..graphset import GraphSet
+from ..memory.sweep import sweep_memory as sweep
 from ..registry import registry
+from ..types import Reality
 from . import flags
-from .models import bundled_package, resolve_graphs
-from .output import emit, human, label, table, working
+from .models import Build, bundled_package, resolve_graphs
+from .output import emit, human, label, note, table, working
 
 
 def export(
@@ -49,25 +54,49 @@ def export(
 
 
 def compile(
-    out: flags.Out,
     model: flags.ModelArgument = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory to create.")] = None,
     backend: flags.Backend = "cpu",
     target: flags.Target = None,
     option: flags.CompileOption = None,
     contexts: flags.Contexts = None,
     prefill: flags.Prefill = None,
     dtype: flags.DTypeName = "float32",
+    sweep_memory: Annotated[
+        bool, typer.Option("--sweep-memory", help="Keep nothing; tabulate what the compiler's memory options cost.")
+    ] = False,
     simulator: flags.Simulator = False,
     json: flags.Json = False,
 ) -> None:
     """Compile a model for a backend and target, ahead of time."""
+    if (out is None) != sweep_memory:
+        raise InputError("compile needs one of --out DIR and --sweep-memory")
     flags.use_simulator(backend, simulator)
     build = flags.build(backend, target, option, contexts, prefill, dtype)
     with working() as work:
         graphs = resolve_graphs(model, build, work)
         work.step(f"compiling for {backend}")
+        if out is None:
+            _sweep(build, graphs)
+            return
         artifact = api.compile(backend, graphs, out, target=target, options=build.options)
     emit({"path": str(artifact.path), **manifest_as_json(artifact.manifest)}, *artifact_lines(artifact))
+
+
+def _sweep(build: Build, graphs: GraphSet) -> None:
+    """The table of ``--sweep-memory``; results are compared where the backend has a device here."""
+    try:
+        device, reality = (found := registry().backend(build.backend).devices()[0]).id, found.reality
+    except UnavailableError as error:
+        note(f"results are not compared: {error.what}")
+        device, reality = None, Reality.REAL
+    rows = sweep(build.backend, graphs, target=build.target, options=build.options, device=device)
+    cells = [(r.configuration, r.entry, human(r.work_size), human(r.weight_size), r.difference) for r in rows]
+    columns = ("configuration", "entry", "workspace", "weights", "difference")
+    emit(
+        {"configurations": [attrs.asdict(r) for r in rows], "device": device, "reality": reality.value},
+        table(f"{build.backend}{label(reality)}", columns, cells),
+    )
 
 
 def artifact_lines(artifact: Artifact) -> list[str]:

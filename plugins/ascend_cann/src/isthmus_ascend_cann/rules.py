@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from isthmus.spi import MemoryRules
 from isthmus.types import GraphFigures, MemoryLimit, MemoryRequirements, Scope
@@ -17,6 +17,12 @@ BLOCK = 512
 
 class AscendMemoryRules(MemoryRules):
     """Float graphs become float16. The workspace holds inputs and outputs too, until they are bound."""
+
+    configurations: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "all off": {"buffer_optimize": "off_optimize", "disable_reuse_memory": True},
+        "buffer_optimize only": {"buffer_optimize": "l2_optimize", "disable_reuse_memory": True},
+        "all on": {"buffer_optimize": "l2_optimize", "disable_reuse_memory": False},
+    }
 
     def limits(self, target: str) -> Sequence[MemoryLimit]:
         gib = soc.find(target).memory_gib

@@ -1,6 +1,7 @@
-"""Compiles a graph set in the three configurations that practitioners try, and tabulates what each costs in memory.
+"""Compiles a graph set in the configurations that practitioners try, and tabulates what each costs in memory.
 
-The numbers of the results are compared too, where there is a device to run on: fewer buffers must not change them.
+Which they are is the backend's: ``MemoryRules.configurations``. The numbers of the results are compared too, where
+there is a device to run on: fewer buffers must not change them.
 """
 
 from __future__ import annotations
@@ -8,20 +9,20 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
-from isthmus import api
-from isthmus.artifact import Artifact
-from isthmus.errors import InputError
-from isthmus.graphset import GraphSet
-from isthmus.types import DType, MemoryRequirements, TensorSpec
+from numpy.typing import NDArray
 
-CONFIGURATIONS: Mapping[str, Mapping[str, object]] = {
-    "all off": {"buffer_optimize": "off_optimize", "disable_reuse_memory": True},
-    "buffer_optimize only": {"buffer_optimize": "l2_optimize", "disable_reuse_memory": True},
-    "all on": {"buffer_optimize": "l2_optimize", "disable_reuse_memory": False},
-}
+from .. import api
+from ..artifact import Artifact
+from ..errors import InputError, UnsupportedError
+from ..graphset import GraphSet
+from ..registry import registry
+from ..types import DType, MemoryRequirements, TensorSpec
+
+Array = NDArray[Any]
 
 
 @attrs.frozen
@@ -35,10 +36,11 @@ class SweepRow:
     weight_size: int
     """Bytes of the weights of all entries together."""
     difference: float | None
-    """Largest difference of any output from ``all off``, over the largest output; ``None`` without a device."""
+    """Largest difference of any output from the first configuration, over the largest output; ``None`` without a device."""
 
 
 def sweep_memory(
+    backend: str,
     source: GraphSet,
     *,
     target: str | None = None,
@@ -46,20 +48,23 @@ def sweep_memory(
     device: str | None = None,
     seed: int = 0,
 ) -> list[SweepRow]:
-    """Compile ``source`` three times and compare. ``options`` are further compile options, the same for all three.
+    """Compile ``source`` once per configuration and compare. ``options`` are further compile options, the same for all.
 
-    ``device`` (``"ascend"``, ``"ascend:0"``) runs each on the same random inputs. ``InputError``: ``options`` has one of
-    those that are swept.
+    ``device`` (``"ascend"``, ``"ascend:0"``) runs each on the same random inputs. ``UnsupportedError``: the compiler has
+    nothing to sweep. ``InputError``: ``options`` has one of those that are swept.
     """
+    configurations = registry().backend(backend).memory_rules.configurations
+    if not configurations:
+        raise UnsupportedError(f"the compiler of {backend} has no options that trade memory", fix="isthmus size MODEL")
     given = dict(options or {})
-    if taken := sorted(given.keys() & {k for c in CONFIGURATIONS.values() for k in c}):
+    if taken := sorted(given.keys() & {k for c in configurations.values() for k in c}):
         raise InputError(f"options {taken} are what the sweep varies")
     rows: list[SweepRow] = []
-    reference: dict[str, dict[str, np.ndarray]] | None = None
+    reference: dict[str, dict[str, Array]] | None = None
     with tempfile.TemporaryDirectory(prefix="isthmus-sweep-") as scratch:
-        for number, (name, changes) in enumerate(CONFIGURATIONS.items()):
+        for number, (name, changes) in enumerate(configurations.items()):
             artifact = api.compile(
-                "ascend", source, Path(scratch) / str(number), target=target, options={**given, **changes}
+                backend, source, Path(scratch) / str(number), target=target, options={**given, **changes}
             )
             results = None if device is None else _run(device, artifact, seed)
             reference = reference or results
@@ -72,8 +77,8 @@ def _row(
     configuration: str,
     entry: str,
     memory: MemoryRequirements,
-    results: Mapping[str, Mapping[str, np.ndarray]] | None,
-    reference: Mapping[str, Mapping[str, np.ndarray]] | None,
+    results: Mapping[str, Mapping[str, Array]] | None,
+    reference: Mapping[str, Mapping[str, Array]] | None,
 ) -> SweepRow:
     far = None
     if results is not None and reference is not None:
@@ -81,12 +86,12 @@ def _row(
     return SweepRow(configuration, entry, memory.workspace[entry], memory.weights, far)
 
 
-def _far(got: np.ndarray, want: np.ndarray) -> float:
+def _far(got: Array, want: Array) -> float:
     wide, base = got.astype(np.float64), want.astype(np.float64)
     return float(np.max(np.abs(wide - base), initial=0) / max(np.max(np.abs(base), initial=0), 1e-30))
 
 
-def _run(device: str, artifact: Artifact, seed: int) -> dict[str, dict[str, np.ndarray]]:
+def _run(device: str, artifact: Artifact, seed: int) -> dict[str, dict[str, Array]]:
     rng = np.random.default_rng(seed)
     with api.open_device(device) as opened, opened.load(artifact) as program:
         return {
@@ -95,7 +100,7 @@ def _run(device: str, artifact: Artifact, seed: int) -> dict[str, dict[str, np.n
         }
 
 
-def _random(spec: TensorSpec, rng: np.random.Generator) -> np.ndarray:
+def _random(spec: TensorSpec, rng: np.random.Generator) -> Array:
     """Small normal floats; integers 0, which is a valid index everywhere."""
     if spec.dtype in (DType.FLOAT16, DType.FLOAT32, DType.FLOAT64):
         return (0.1 * rng.standard_normal(spec.shape)).astype(spec.dtype.numpy)
