@@ -38,6 +38,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     def run(*arguments: object) -> Result:
         monkeypatch.setattr("sys.argv", ["isthmus", *map(str, arguments)])
         monkeypatch.setattr(output, "_json_mode", False)
+        monkeypatch.setattr(output, "_emitted", False)
         with pytest.raises(SystemExit) as left:
             entry.main()
         printed = capsys.readouterr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -273,6 +274,31 @@ def test_tables_show_how_real_a_device_is(capsys) -> None:
     printed = capsys.readouterr().out
     assert "qnn_htp [emulated]" in printed
     assert "[simulated]" in printed
+
+
+def test_pipes_are_refused_and_not_waited_for(cli, model, tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert cli(*ASK, "--image", tmp_path / "pipe", "--json").json["error"] == "InputError"
+    assert cli("run", model, "--inputs", tmp_path / "pipe", "--json").json["error"] == "InputError"
+
+
+def test_an_unusable_cache_is_named(cli, tmp_path, monkeypatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ISTHMUS_CACHE_DIR", str(tmp_path / "file"))
+    told = cli(*ASK, "--image", PICTURE, "--json")
+    assert told.code == 2
+    assert "ISTHMUS_CACHE_DIR" in told.json["fix"]
+
+
+def test_a_usage_error_is_one_json_document_too(cli, model) -> None:
+    for arguments in (
+        ("generate",),
+        ("generate", "-q", "x", "--bogus"),
+        ("run", model, "--random", "-1"),
+        ("nonsense",),
+    ):
+        told = cli(*arguments, "--json")
+        assert (told.code, told.json["error"]) == (2, "UsageError")
 
 
 def test_a_usage_error_exits_with_2(cli) -> None:

@@ -66,6 +66,8 @@ class Device(Closing):
             raise InputError(f"size must not be negative: {size}")
         if alignment < 1 or alignment & (alignment - 1):
             raise InputError(f"alignment must be a power of two: {alignment}")
+        if not isinstance(pages, Pages):
+            raise InputError(f"pages is {pages!r}", fix="give one of isthmus.Pages: NORMAL, PREFER_HUGE, REQUIRE_HUGE")
         if pages is Pages.REQUIRE_HUGE:
             self._require(Capability.HUGE_PAGES)
         if size >> 63 or alignment >> 63:  # a C API would take the low 64 bits

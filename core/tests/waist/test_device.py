@@ -248,3 +248,9 @@ def test_needing_no_weights_takes_an_empty_buffer(device, driver, artifact):
     driver.need = MemoryRequirements(0, {"add": 0}, {"add": 64}, True, 0, 0)
     with device.allocate(0) as empty, device.load(artifact, weights=empty, workspace=empty):
         pass
+
+
+@pytest.mark.parametrize("pages", ["require_huge", 3, None])
+def test_pages_that_are_no_strategy_are_refused(device, pages):
+    with pytest.raises(InputError, match="REQUIRE_HUGE"):
+        device.allocate(64, pages)

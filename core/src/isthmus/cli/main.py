@@ -5,6 +5,8 @@ Exit codes: 0 ok, 1 the check found a difference or a misfit, 2 usage or bad inp
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
 import sys
 
@@ -12,7 +14,7 @@ import typer
 
 from ..errors import IsthmusError
 from . import answer, build, checks, compare, explain, machine, memory, plan, program
-from .output import fail
+from .output import emitted, fail
 
 app = typer.Typer(
     name="isthmus",
@@ -46,6 +48,16 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s", stream=sys.stderr)
     try:
         app()
+    except SystemExit as left:
+        if left.code == 2 and "--json" in sys.argv and not emitted():  # the parser has told people on stderr
+            print(
+                json.dumps({"error": "UsageError", "what": "the command line cannot be used", "exit_code": 2}, indent=1)
+            )
+        raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.exit(f"error: the result cannot be written: {error.strerror}")
     except IsthmusError as error:
         sys.exit(fail(error))
     except ExceptionGroup as group:

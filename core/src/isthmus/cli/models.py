@@ -41,7 +41,15 @@ class Build:
 
 def cache_directory() -> Path:
     """Where exported and compiled models are kept: ``ISTHMUS_CACHE_DIR``, else the user's cache folder."""
-    return Path(os.environ.get("ISTHMUS_CACHE_DIR") or platformdirs.user_cache_path("isthmus"))
+    path = Path(os.environ.get("ISTHMUS_CACHE_DIR") or platformdirs.user_cache_path("isthmus"))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the cache directory {path} cannot be used: {error.strerror}",
+            fix="set ISTHMUS_CACHE_DIR to a directory you may write to",
+        ) from error
+    return path
 
 
 def bundled_package() -> Path:

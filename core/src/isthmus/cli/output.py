@@ -21,6 +21,7 @@ stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 stdout = Console(highlight=False, soft_wrap=True)
 
 _json_mode = False
+_emitted = False
 
 
 def json_mode(value: bool) -> bool:
@@ -37,11 +38,18 @@ def in_json_mode() -> bool:
 
 def emit(result: Mapping[str, Any], *tables: Table | str) -> None:
     """Print a result once: as JSON in JSON mode, else the tables or lines made for people."""
+    global _emitted
+    _emitted = True
     if _json_mode:
         print(_json.dumps(_finite(result), indent=1, ensure_ascii=False))
         return
     for table in tables:
         stdout.print(table, markup=False) if isinstance(table, str) else stdout.print(table)
+
+
+def emitted() -> bool:
+    """Whether the command has printed its result."""
+    return _emitted
 
 
 def fail(error: IsthmusError) -> int:

@@ -110,7 +110,9 @@ def run(
     device: flags.Device = None,
     entry: Annotated[str | None, typer.Option("--entry", help="Entry to run; default: the only one.")] = None,
     inputs: Annotated[Path | None, typer.Option("--inputs", help=".npz with one array per input.")] = None,
-    random: Annotated[int | None, typer.Option("--random", metavar="SEED", help="Random inputs instead.")] = None,
+    random: Annotated[
+        int | None, typer.Option("--random", min=0, metavar="SEED", help="Random inputs instead.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", help=".npz to write the outputs to.")] = None,
     option: flags.CompileOption = None,
     device_option: flags.DeviceOption = None,
@@ -176,6 +178,8 @@ def _only_entry(artifact: Artifact) -> str:
 
 
 def _load_inputs(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    if path.exists() and not path.is_file():  # a pipe would wait for ever
+        raise InputError(f"{path} is not a file", fix="write one with numpy.savez")
     try:
         with path.open("rb") as file:  # numpy leaves a file it opened itself open when the archive is damaged
             stored = np.load(file, allow_pickle=False)

@@ -57,7 +57,12 @@ def open_picture(source: Picture) -> Image.Image:
 def _opened(source: Picture) -> Image.Image:
     if isinstance(source, Image.Image):
         return source.copy()
-    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else Path(source))
+    if isinstance(source, bytes):
+        return Image.open(io.BytesIO(source))
+    path = Path(source)
+    if path.is_fifo():  # opening it would wait for ever
+        raise InputError(f"{_name(source)} is a pipe", fix="give the path of a picture")
+    return Image.open(path)
 
 
 def _rgb(picture: Image.Image, name: str) -> Image.Image:
