@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from isthmus import Buffer, Capability, Device, Pages
+from isthmus.conformance.trays import assert_bytes
 from isthmus.errors import IsthmusError, OutOfMemoryError, UnsupportedError
 
 SIZES = [1, 3, 63, 64, 4095, 4096, 4097, (2 << 20) + 1]
@@ -26,7 +27,7 @@ def test_bytes_survive_a_round_trip(device: Device, size: int) -> None:
     data = noise(size)
     with device.allocate(size) as buffer:
         buffer.write(data)
-        assert buffer.read() == data
+        assert_bytes(buffer.read(), data)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -38,7 +39,7 @@ def test_an_allocation_is_charged_at_least_its_size(device: Device, size: int) -
 def test_an_empty_allocation_is_legal(device: Device) -> None:
     with device.allocate(0) as buffer:
         buffer.write(b"")
-        assert buffer.read() == b""
+        assert_bytes(buffer.read(), b"")
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1), (1, 1), (7, 13), (63, 2), (4095, 2), (4093, 5000), (9999, 1)])
@@ -47,7 +48,7 @@ def test_a_write_touches_its_range_only(device: Device, offset: int, size: int) 
         buffer.write(b"\xa5" * 10_000)
         data = noise(size)
         buffer.write(data, offset)
-        assert buffer.read() == b"\xa5" * offset + data + b"\xa5" * (10_000 - offset - size)
+        assert_bytes(buffer.read(), b"\xa5" * offset + data + b"\xa5" * (10_000 - offset - size))
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1), (1, 1), (7, 13), (63, 2), (4095, 2), (4093, 5000), (9999, 1)])
@@ -57,7 +58,7 @@ def test_a_read_gives_its_range_only(device: Device, offset: int, size: int) -> 
         buffer.write(data)
         out = bytearray(size + 2)
         buffer.read_into(memoryview(out)[1:-1], offset)
-        assert out == b"\0" + data[offset : offset + size] + b"\0"
+        assert_bytes(out, b"\0" + data[offset : offset + size] + b"\0")
 
 
 def test_the_source_may_be_reused_as_soon_as_write_returns(device: Device) -> None:
@@ -65,7 +66,7 @@ def test_the_source_may_be_reused_as_soon_as_write_returns(device: Device) -> No
     with device.allocate(100_000) as buffer:
         buffer.write(source)
         source[:] = b"b" * 100_000
-        assert buffer.read() == b"a" * 100_000
+        assert_bytes(buffer.read(), b"a" * 100_000)
 
 
 def test_what_was_read_stays_when_the_buffer_changes(device: Device) -> None:
@@ -74,7 +75,7 @@ def test_what_was_read_stays_when_the_buffer_changes(device: Device) -> None:
         out = bytearray(4096)
         buffer.read_into(out)
         buffer.write(b"b" * 4096)
-        assert out == b"a" * 4096
+        assert_bytes(out, b"a" * 4096)
 
 
 def test_buffers_do_not_alias(device: Device) -> None:
@@ -82,7 +83,7 @@ def test_buffers_do_not_alias(device: Device) -> None:
     for i, buffer in enumerate(buffers):
         buffer.write(noise(buffer.size, i))
     for i, buffer in enumerate(buffers):
-        assert buffer.read() == noise(buffer.size, i)
+        assert_bytes(buffer.read(), noise(buffer.size, i))
         buffer.close()
 
 
@@ -94,8 +95,8 @@ def test_copies_move_the_bytes_and_nothing_else(device: Device, size: int, to: i
         source.write(data)
         target.write(background)
         target[to : to + size].copy_from(source[start : start + size])
-        assert target.read() == background[:to] + data[start : start + size] + background[to + size :]
-        assert source.read() == data
+        assert_bytes(target.read(), background[:to] + data[start : start + size] + background[to + size :])
+        assert_bytes(source.read(), data)
 
 
 def test_copies_within_a_buffer_work(device: Device) -> None:
@@ -103,7 +104,7 @@ def test_copies_within_a_buffer_work(device: Device) -> None:
     with device.allocate(8192) as buffer:
         buffer.write(data)
         buffer[:4096].copy_from(buffer[4096:])
-        assert buffer.read() == data[4096:] * 2
+        assert_bytes(buffer.read(), data[4096:] * 2)
 
 
 @pytest.mark.parametrize("alignment", [1, 2, 64, 256, 4096])
@@ -115,7 +116,7 @@ def test_alignment_is_as_asked(device: Device, alignment: int, pages: Pages) -> 
             if Capability.HOST_VISIBLE in device.capabilities:
                 address = buffer.view().array().__array_interface__["data"][0]
                 assert address % alignment == 0
-            assert buffer.read() == noise(size)
+            assert_bytes(buffer.read(), noise(size))
 
 
 @pytest.mark.parametrize("size", [1 << 50, 1 << 62, (1 << 63) - 1, (1 << 64) + 1])
@@ -126,7 +127,7 @@ def test_an_absurd_size_is_out_of_memory(device: Device, size: int, pages: Pages
     assert max(map(int, re.findall(r"\d+", caught.value.what)), default=0) >= size, "the message gives the figure"
     with device.allocate(8) as buffer:
         buffer.write(b"still on")
-        assert buffer.read() == b"still on"
+        assert_bytes(buffer.read(), b"still on")
 
 
 @pytest.mark.parametrize("order", ["first", "last", "random"])
@@ -140,7 +141,7 @@ def test_buffers_may_be_freed_in_any_order(device: Device, order: str) -> None:
         keys = list(left)
         left.pop({"first": keys[0], "last": keys[-1], "random": rng.choice(keys)}[order]).close()
         for i, buffer in left.items():
-            assert buffer.read() == noise(5000, i)
+            assert_bytes(buffer.read(), noise(5000, i))
 
 
 def test_memory_is_given_back(device: Device) -> None:
@@ -168,10 +169,10 @@ def test_host_views_are_the_memory_itself(device: Device) -> None:
             return
         array = buffer[100:200].array()
         buffer.write(noise(4096))
-        assert bytes(array) == noise(4096)[100:200], "a write shows in the view"
+        assert_bytes(bytes(array), noise(4096)[100:200], "a write shows in the view")
         array[:] = 7
-        assert buffer.read(100, 100) == b"\x07" * 100, "the view shows in a read"
-        assert buffer.read(100) == noise(4096)[:100]
+        assert_bytes(buffer.read(100, 100), b"\x07" * 100, "the view shows in a read")
+        assert_bytes(buffer.read(100), noise(4096)[:100])
 
 
 def test_a_buffer_can_be_freed_while_somebody_holds_a_view(device: Device) -> None:
@@ -206,7 +207,7 @@ def test_any_thread_may_use_the_device(device: Device) -> None:
     made: list[Buffer] = []
     in_threads(lambda _: made.append(device.allocate(4096)), 1)
     in_threads(lambda _: made[0].write(noise(4096)), 1)
-    assert made[0].read() == noise(4096)
+    assert_bytes(made[0].read(), noise(4096))
     in_threads(lambda _: made[0].close(), 1)
 
 
@@ -220,7 +221,7 @@ def test_threads_do_not_disturb_each_other(device: Device) -> None:
                 together.wait()
                 buffer.write(data)
                 together.wait()
-                assert buffer.read() == data
+                assert_bytes(buffer.read(), data)
 
     in_threads(work, 4, together)
 
@@ -242,4 +243,4 @@ def test_a_fork_leaves_the_parent_s_device_alone(device: Device) -> None:
                 os._exit(2)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child is refused"
-        assert buffer.read() == b"p" * 64
+        assert_bytes(buffer.read(), b"p" * 64)

@@ -21,6 +21,13 @@ GAP = 320
 """Poisoned bytes between tensors."""
 
 
+def assert_bytes(got: bytes | bytearray, want: bytes | bytearray, what: str = "the bytes") -> None:
+    """``AssertionError`` names the first byte that differs. A plain assert would let pytest diff megabytes, for minutes."""
+    if got != want:
+        place = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+        raise AssertionError(f"{what}: {len(got)} bytes for {len(want)}, the first that differs is byte {place}")
+
+
 class Tray:
     """The tensors of one side of an entry, each in the middle of one poisoned buffer."""
 
