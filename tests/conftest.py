@@ -35,6 +35,9 @@ def _cache(tmp_path_factory: pytest.TempPathFactory):
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     """Run ``isthmus`` with arguments; what it printed and its exit code."""
 
+    monkeypatch.setenv("ISTHMUS_ASCEND_SIMULATOR", "")  # so that what --simulator sets is taken back
+    monkeypatch.delenv("ISTHMUS_ASCEND_SIMULATOR")
+
     def run(*arguments: object) -> Result:
         monkeypatch.setattr("sys.argv", ["isthmus", *map(str, arguments)])
         monkeypatch.setattr(output, "_json_mode", False)

@@ -139,7 +139,9 @@ def test_backends_lists_devices_with_their_reality(cli) -> None:
 
 
 def test_doctor_gives_a_verdict_for_every_backend(cli) -> None:
-    told = cli("doctor", "--json").json["backends"]
+    found = cli("doctor", "--json")
+    assert found.code == 0, found.out
+    told = found.json["backends"]
     assert told["cpu"]["usable"]
     assert all(facts["verdict"] for facts in told.values())
 

@@ -291,11 +291,11 @@ def test_force_loads_all_the_same_and_says_so(device, driver, artifact, caplog):
 
 
 def test_lent_memory_lets_a_program_load_where_it_would_not_fit_alone(device, driver, artifact):
-    lent = device.allocate(NEED.weights, book="weights")
-    driver.free_bytes = NEED.caller_load + NEED.peak_workspace
-    with pytest.raises(OutOfMemoryError):
-        device.load(artifact)
-    device.load(artifact, weights=lent).close()
+    with device.allocate(NEED.weights, book="weights") as lent:
+        driver.free_bytes = NEED.caller_load + NEED.peak_workspace
+        with pytest.raises(OutOfMemoryError):
+            device.load(artifact)
+        device.load(artifact, weights=lent).close()
 
 
 # ---- soak

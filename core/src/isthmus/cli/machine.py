@@ -101,7 +101,10 @@ def _examine(name: str) -> dict[str, Any]:
     except IsthmusError as error:
         return {"usable": False, "verdict": str(error), "facts": {}}
     devices = _devices(plugin)
-    facts = dict(plugin.doctor())
+    try:
+        facts = dict(plugin.doctor())
+    except IsthmusError as error:  # doctor is what one runs when things are broken
+        facts = {"doctor": str(error)}
     usable = bool(devices["devices"])
     lack = devices.get("unavailable", {})
     verdict = f"usable: {', '.join(d['id'] + ' (' + d['reality'] + ')' for d in devices['devices'])}"
